@@ -1,0 +1,1 @@
+"""Cache models: what a real engine's prefix cache answers, one request after another."""

@@ -1,0 +1,1 @@
+"""One experiment per file, as data: a question, a workload, what to sweep."""

@@ -1,0 +1,1 @@
+"""One prompt-set builder per file; breaks/ holds one way to break a cache per file."""

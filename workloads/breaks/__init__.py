@@ -1,0 +1,1 @@
+"""One way to break a prefix cache per file."""
