@@ -1,6 +1,9 @@
 """The nouns every other module speaks in. No behaviour beyond their own arithmetic."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,3 +40,103 @@ class Prompt:
 
     tokens: tuple[int, ...]
     salt: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """The shape of a shared-prefix workload: in each group every prompt is prefix + a suffix of its own."""
+
+    requests: int
+    prefix_tokens: int
+    suffix_tokens: int
+    groups: int = 1
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of one prompt."""
+        return self.prefix_tokens + self.suffix_tokens
+
+
+class Firsts(Enum):
+    """How many requests of a phase are the first of their group on their data-parallel rank, and so miss."""
+
+    NONE = "none"
+    ONE = "one"
+    REST = "all but one"
+    ALL = "all"
+
+    def count(self, groups: int, ranks: int) -> int:
+        """The number, for so many groups and ranks.
+
+        >>> [firsts.count(groups=3, ranks=2) for firsts in Firsts]
+        [0, 1, 5, 6]
+        """
+        every = groups * ranks
+        return {Firsts.NONE: 0, Firsts.ONE: 1, Firsts.REST: every - 1, Firsts.ALL: every}[self]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Requests measured together, and what the closed form needs to know of them.
+
+    `shared_tokens` is the length of the prefix that a request which is not a first finds stored.
+    """
+
+    name: str
+    requests: int
+    shared_tokens: int
+    firsts: Firsts
+
+
+@dataclass(frozen=True, slots=True)
+class BreakOptions:
+    """Which token index of the prefix a break changes, and whether every request is broken the same way."""
+
+    at: int = 0
+    fixed: bool = False
+
+
+class Draw(Protocol):
+    """Where a break gets what no other request has; one per request, or one per group when fixed."""
+
+    def token(self, unlike: int) -> int:
+        """A token id that no other prompt starts with and no other draw gives, different from `unlike`."""
+        ...
+
+    def salt(self) -> str:
+        """A salt that no other draw gives."""
+        ...
+
+
+Alter = Callable[[Prompt, Draw], Prompt]
+
+
+def unaltered(prompt: Prompt, draw: Draw) -> Prompt:
+    """The prompt as it is."""
+    return prompt
+
+
+class Act(Enum):
+    """What a plan does besides sending a phase."""
+
+    RESET = "reset"
+    FLOOD = "flood"
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a phase's requests, each altered; the first alone, so that it has been stored for the rest."""
+
+    phase: Phase
+    alter: Alter = unaltered
+
+
+class Break(Protocol):
+    """What a file of workloads/breaks/ offers."""
+
+    SUMMARY: str
+    SCORED: tuple[str, ...]  # the phases that together are one pass of N requests, its headline number
+
+    def steps(self, shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
+        """What follows the reset, cold and warm steps every run starts with."""
+        ...

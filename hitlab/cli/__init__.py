@@ -1,0 +1,77 @@
+"""The command line: one file per command, imported only when it is the one called.
+
+A command's file holds a function `command` (or, for a group like `lab`, a typer app `app`). Its docstring is
+its help and ends with an example. It prints results on stdout and everything else on stderr; errors it raises
+as HitlabError and `main` prints as one line.
+"""
+
+import sys
+from importlib import import_module
+
+import typer
+
+from hitlab import __version__
+from hitlab.errors import HitlabError
+
+COMMANDS = ("predict", "check")  # in the order of the help page
+
+# Typer may bring its own click along; its usage error is BadParameter's parent wherever it lives.
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command and leave with its exit status; a user never sees a traceback."""
+    argv = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    try:
+        # Building every command costs more than `predict` itself, so only the called one is built.
+        app = build_app((argv[0],) if argv[0] in COMMANDS else COMMANDS)
+        status = app(argv, prog_name="hitlab", standalone_mode=False)
+    except _CommandLineError as error:
+        context = getattr(error, "ctx", None)
+        path = context.command_path if context else "hitlab"
+        status = _complain(f"{getattr(error, 'format_message')()} See '{path} --help'.", 2)  # noqa: B009
+    except HitlabError as error:
+        status = _complain(str(error), error.exit_status)
+    except (typer.Abort, KeyboardInterrupt):
+        status = _complain("interrupted", 130)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has left; nothing to tell anybody
+        status = 1
+    sys.exit(status)
+
+
+def build_app(commands: tuple[str, ...] = COMMANDS) -> typer.Typer:
+    """The typer application with these commands."""
+    app = typer.Typer(
+        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
+    )
+    app.callback()(_hitlab)
+    for name in commands:
+        module = import_module(f"hitlab.cli.{name}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name)(module.command)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"hitlab {__version__}")
+        raise typer.Exit
+
+
+def _hitlab(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Predict, measure and explain the prefix-cache hit rate of LLM serving engines.
+
+    Start with: hitlab predict --prefix-len 1000 --block-size 16
+    """
+
+
+def _complain(message: str, status: int) -> int:
+    print(f"hitlab: {message}", file=sys.stderr)
+    return status

@@ -1,0 +1,3 @@
+"""SGLang."""
+
+DEFAULT_BLOCK_TOKENS = 1

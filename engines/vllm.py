@@ -1,0 +1,3 @@
+"""vLLM."""
+
+DEFAULT_BLOCK_TOKENS = 16

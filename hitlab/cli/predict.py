@@ -1,0 +1,139 @@
+"""`hitlab predict`: the closed form. Plain text and light imports, because it must start at once."""
+
+from typing import Annotated
+
+import typer
+
+from hitlab import families
+from hitlab.cli import options as opt
+from hitlab.plan import phases_of
+from hitlab.predict import Prediction, phase_tally, predict, total
+from hitlab.types import BreakOptions, Phase, SharedPrefix, Tally
+
+
+def command(
+    requests: opt.Requests = 64,
+    prefix_len: opt.PrefixLen = 1000,
+    suffix_len: opt.SuffixLen = 200,
+    block_size: Annotated[
+        int | None,
+        typer.Option(
+            "--block-size",
+            "--page-size",
+            "-B",
+            help="B: match granularity in tokens (default: the engine's).",
+        ),
+    ] = None,
+    groups: opt.Groups = 1,
+    dp: opt.DataParallel = 1,
+    engine: Annotated[
+        str, typer.Option("--engine", help="Whose default block or page size to take.")
+    ] = "vllm",
+    break_mode: opt.BreakMode = "none",
+    break_at: opt.BreakAt = 0,
+    break_fixed: opt.BreakFixed = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Predict the hit rate of a shared-prefix workload by arithmetic, offline.
+
+    (N-G*D)*B*floor(P/B) / (N*(P+S)), with the penalties that keep it below P/(P+S).
+
+    Example: hitlab predict --prefix-len 1000 --suffix-len 200 --requests 64 --block-size 16
+    """
+    shape = SharedPrefix(requests, prefix_len, suffix_len, groups)
+    block_tokens = families.load("engines", engine).DEFAULT_BLOCK_TOKENS if block_size is None else block_size
+    prediction = predict(shape, block_tokens, dp)
+    how = families.load("workloads.breaks", break_mode)
+    phases = phases_of(how, shape, BreakOptions(break_at, break_fixed))
+    tallies = {phase.name: phase_tally(phase, shape, block_tokens, dp) for phase in phases}
+    tally = total(tallies[name] for name in how.SCORED if name in tallies)
+    if as_json:
+        opt.print_json(
+            {
+                "hit_tokens": tally.hit_tokens,
+                "prompt_tokens": tally.queried_tokens,
+                "hit_rate": tally.hit_rate,
+                "matchable_prefix_tokens": prediction.matchable_prefix_tokens,
+                "stranded_tokens": prediction.stranded_tokens,
+                "last_token_tokens": prediction.last_token_tokens,
+                "cold_start_points": prediction.cold_start_points,
+                "granularity_points": prediction.granularity_points,
+                "last_token_points": prediction.last_token_points,
+                "below_one_block": prediction.below_one_block,
+                "requests": requests,
+                "prefix_len": prefix_len,
+                "suffix_len": suffix_len,
+                "block_size": block_tokens,
+                "groups": groups,
+                "dp": dp,
+                "break_mode": break_mode,
+                "break_at": break_at,
+                "break_fixed": break_fixed,
+                "phases": [
+                    {
+                        "name": phase.name,
+                        "requests": phase.requests,
+                        "prompt_tokens": tallies[phase.name].queried_tokens,
+                        "hit_tokens": tallies[phase.name].hit_tokens,
+                        "hit_rate": tallies[phase.name].hit_rate,
+                    }
+                    for phase in phases
+                ],
+            }
+        )
+        return
+    print(
+        f"{requests:,} requests of {prefix_len:,} shared + {suffix_len:,} own tokens, block {block_tokens:,}"
+    )
+    for line in _sheet(shape, prediction, tally, dp, how.SCORED):
+        print(line)
+    print()
+    print(f"{'phase':<9}{'requests':>9}{'prompt tokens':>15}{'hit tokens':>13}{'hit rate':>12}")
+    for phase in phases:
+        print(_row(phase, tallies[phase.name]))
+
+
+def _sheet(
+    shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int, scored: tuple[str, ...]
+) -> list[str]:
+    unbroken = prediction.tally
+    ceiling = Tally(shape.prompt_tokens, shape.prefix_tokens)
+    cold = min(shape.requests, shape.groups * ranks)
+    stranded, last = prediction.stranded_tokens, prediction.last_token_tokens
+    lines = ["", f"hit rate     {_percent(tally)}  {_of(tally)} ({' + '.join(scored)})"]
+    if "warm" not in scored:
+        lines.append(f"unbroken     {_percent(unbroken)}  {_of(unbroken)} (cold + warm)")
+    lines += [
+        f"ceiling      {_percent(ceiling)}  P/(P+S): every prefix token found, every time",
+        f"cold start   {_loss(prediction.cold_start_points)}  {cold:,} cold request{'s'[: cold != 1]}",
+        f"granularity  {_loss(prediction.granularity_points)}  "
+        f"{stranded:,} of {shape.prefix_tokens:,} prefix tokens stranded in a partial block",
+    ]
+    if last:
+        lines.append(
+            f"last token   {_loss(prediction.last_token_points)}  "
+            f"{last:,} tokens computed again with each prompt's last token"
+        )
+    if prediction.below_one_block:
+        lines += [
+            "",
+            "below one block: 0 by arithmetic; no request can ever hit a prefix shorter than a block",
+        ]
+    return lines
+
+
+def _row(phase: Phase, tally: Tally) -> str:
+    counts = f"{phase.requests:>9,}{tally.queried_tokens:>15,}{tally.hit_tokens:>13,}"
+    return f"{phase.name:<9}{counts}{_percent(tally):>12}"
+
+
+def _percent(tally: Tally) -> str:
+    return f"{'-':>9}  " if tally.hit_rate is None else f"{100 * tally.hit_rate:9.4f} %"
+
+
+def _of(tally: Tally) -> str:
+    return f"{tally.hit_tokens:,} of {tally.queried_tokens:,} prompt tokens"
+
+
+def _loss(points: float) -> str:
+    return f"{-points or 0.0:9.4f} points"

@@ -1,0 +1,100 @@
+"""The closed form: prefix-cache hits by arithmetic, before anything runs.
+
+Source: the lab page "Prefix cache hit rate", sections 1 and 5, with the three corrections that measurement
+made to it (docs/decisions/0001-measurement-corrects-the-page.md).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from hitlab.errors import UsageError
+from hitlab.types import Phase, SharedPrefix, Tally
+
+
+def matchable_tokens(shared_tokens: int, prompt_tokens: int, block_tokens: int) -> int:
+    """Hit tokens of one request whose first `shared_tokens` are stored: B*floor(min(shared, L-1)/B).
+
+    Only whole blocks match, and the last token of a prompt is always computed, for its logits.
+
+    >>> matchable_tokens(1000, 1200, 16), matchable_tokens(96, 96, 16), matchable_tokens(97, 97, 16)
+    (992, 80, 96)
+    """
+    return max(0, min(shared_tokens, prompt_tokens - 1)) // block_tokens * block_tokens
+
+
+def phase_tally(phase: Phase, shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Tally:
+    """Queried and hit tokens of one phase: every request but the firsts finds the shared tokens."""
+    firsts = min(phase.requests, phase.firsts.count(shape.groups, ranks))
+    hit_tokens = matchable_tokens(phase.shared_tokens, shape.prompt_tokens, block_tokens)
+    return Tally(phase.requests * shape.prompt_tokens, (phase.requests - firsts) * hit_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a shared-prefix workload should score, and where the rest of the prefix goes.
+
+    P/(P+S) minus the hit rate is cold_start_points + granularity_points + last_token_points.
+    """
+
+    tally: Tally
+    matchable_prefix_tokens: int
+    stranded_tokens: int  # P mod B: the tail of the prefix in a partial block
+    last_token_tokens: int  # lost because a prompt's last token is always computed (only where S is 0)
+    cold_start_points: float
+    granularity_points: float
+    last_token_points: float
+    below_one_block: bool
+
+
+def predict(shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Prediction:
+    """The unbroken workload, sent one request after another into an empty cache.
+
+    >>> worked_case = predict(SharedPrefix(64, 1000, 200), block_tokens=16)
+    >>> worked_case.tally, worked_case.stranded_tokens
+    (Tally(queried_tokens=76800, hit_tokens=62496), 8)
+    >>> round(worked_case.cold_start_points, 3), round(worked_case.granularity_points, 3)
+    (1.302, 0.656)
+    """
+    check_shape(shape, block_tokens, ranks)
+    cold = min(shape.requests, shape.groups * ranks)
+    warm = shape.requests - cold
+    queried_tokens = shape.requests * shape.prompt_tokens
+    matchable = matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, block_tokens)
+    stranded = shape.prefix_tokens % block_tokens
+    last = shape.prefix_tokens - stranded - matchable
+
+    def points(tokens: int) -> float:
+        return 100 * tokens / queried_tokens
+
+    return Prediction(
+        tally=Tally(queried_tokens, warm * matchable),
+        matchable_prefix_tokens=matchable,
+        stranded_tokens=stranded,
+        last_token_tokens=last,
+        cold_start_points=points(cold * shape.prefix_tokens),
+        granularity_points=points(warm * stranded),
+        last_token_points=points(warm * last),
+        below_one_block=shape.prefix_tokens < block_tokens,
+    )
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """Sum of tallies: rates are never averaged, tokens are added."""
+    return sum(tallies, Tally(0, 0))
+
+
+def check_shape(shape: SharedPrefix, block_tokens: int, ranks: int) -> None:
+    """Raise UsageError where the numbers describe no workload."""
+    least = [
+        ("--requests", shape.requests, 1),
+        ("--prefix-len", shape.prefix_tokens, 0),
+        ("--suffix-len", shape.suffix_tokens, 0),
+        ("--groups", shape.groups, 1),
+        ("--block-size", block_tokens, 1),
+        ("--dp", ranks, 1),
+    ]
+    for option, value, minimum in least:
+        if value < minimum:
+            raise UsageError(f"{option} is {value}", todo=f"give {minimum} or more")
+    if shape.prompt_tokens == 0:
+        raise UsageError("a prompt of no tokens", todo="give --prefix-len or --suffix-len more than 0")

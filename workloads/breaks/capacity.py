@@ -1,0 +1,19 @@
+"""Keep the prefix, lose the blocks: a flood of unique prompts evicts it.
+
+Source: lab page section 4.3. Measured: only the first request after the flood misses, so the loss shows in a
+one-request probe and never in a whole pass (docs/decisions/0001-measurement-corrects-the-page.md).
+"""
+
+from hitlab.types import Act, BreakOptions, Firsts, Phase, Send, SharedPrefix
+
+SUMMARY = "a flood of unique prompts evicts the prefix; the next request brings it back"
+SCORED = ("evicted", "recovery")
+
+
+def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
+    """Flood, probe with one request, then the rest."""
+    return [
+        Act.FLOOD,
+        Send(Phase("evicted", 1, shape.prefix_tokens, Firsts.ONE)),
+        Send(Phase("recovery", shape.requests - 1, shape.prefix_tokens, Firsts.REST)),
+    ]

@@ -1,0 +1,25 @@
+"""Salt the cache key: identical tokens, nothing shared.
+
+Source: lab page section 4.2 (the salt enters the first block's key, and through the chain all others).
+"""
+
+from dataclasses import replace
+
+from hitlab.types import Act, BreakOptions, Draw, Firsts, Phase, Prompt, Send, SharedPrefix
+
+SUMMARY = "another cache salt in every request (or, --break-fixed, one same salt in all)"
+SCORED = ("break",)
+
+
+def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
+    """From an empty cache, then once more without a reset: a fixed salt is a namespace that warms."""
+
+    def add_salt(prompt: Prompt, draw: Draw) -> Prompt:
+        return replace(prompt, salt=draw.salt())
+
+    shared_tokens = shape.prefix_tokens if options.fixed else 0
+    return [
+        Act.RESET,
+        Send(Phase("break", shape.requests, shared_tokens, Firsts.ALL), add_salt),
+        Send(Phase("repeat", shape.requests, shared_tokens, Firsts.NONE), add_salt),
+    ]

@@ -1,0 +1,30 @@
+"""Change one token of the prefix: everything from its block to the end of the prompt is lost.
+
+Source: lab page section 4.1 (block hashes are chained).
+"""
+
+from dataclasses import replace
+
+from hitlab.types import Act, BreakOptions, Draw, Firsts, Phase, Prompt, Send, SharedPrefix
+
+SUMMARY = "another token at --break-at in every request (or, --break-fixed, one same token in all)"
+SCORED = ("break",)
+
+
+def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
+    """From an empty cache, then once more without a reset: only a fixed break recovers."""
+
+    def change_token(prompt: Prompt, draw: Draw) -> Prompt:
+        head, old, tail = (
+            prompt.tokens[: options.at],
+            prompt.tokens[options.at],
+            prompt.tokens[options.at + 1 :],
+        )
+        return replace(prompt, tokens=(*head, draw.token(unlike=old), *tail))
+
+    shared_tokens = shape.prefix_tokens if options.fixed else options.at
+    return [
+        Act.RESET,
+        Send(Phase("break", shape.requests, shared_tokens, Firsts.ALL), change_token),
+        Send(Phase("repeat", shape.requests, shared_tokens, Firsts.NONE), change_token),
+    ]
