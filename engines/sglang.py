@@ -1,3 +1,154 @@
-"""SGLang."""
+"""SGLang: the /generate dialect, its token counters by version, its radix cache.
 
+Measured on 0.5.23 and 0.5.5 (docs/engine-notes.md).
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hitlab.cache import CacheModel, Ranks
+from hitlab.cache.radix import RadixCache, from_recording
+from hitlab.dialect import Completion, Counters, HttpRequest, Reply, ResetOutcome, ServerFacts
+from hitlab.errors import MetricsError
+from hitlab.recording import Recording
+from hitlab.scrape import Page, tokens
+from hitlab.types import Prompt, Tally
+
+TITLE = "SGLang"
+DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_BLOCK_TOKENS = 1
+FACT_PATHS = (("/server_info", "/get_server_info"), ("/model_info", "/get_model_info"))
+NO_METRICS = "start SGLang with --enable-metrics"
+NO_RESET = "measure with --cold-by fresh-prefix"
+
+_EFFECTIVE = "sglang:prefill_effective_tokens_total"  # 0.5.18 and newer; retracted requests not counted again
+_PROMPT, _CACHED = "sglang:prompt_tokens_total", "sglang:cached_tokens_total"  # every version
+_REALTIME = "sglang:realtime_tokens_total"  # counts retracted requests again
+_EVICTED, _RETRACTED = "sglang:evicted_tokens_total", "sglang:num_retracted_requests_total"
+
+
+def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
+    """`/generate` takes no model name; `cache_salt` isolates from 0.5.18 on."""
+    body: dict[str, Any] = {
+        "input_ids": prompt.tokens,
+        "sampling_params": {"max_new_tokens": max_tokens, "temperature": 0},
+    }
+    if prompt.salt is not None:
+        body["cache_salt"] = prompt.salt
+    return HttpRequest("POST", "/generate", body)
+
+
+def read_completion(reply: Reply) -> Completion:
+    """`meta_info` comes with every response."""
+    document = reply.json() or {}
+    meta = document.get("meta_info") or {}
+    output = document.get("output_ids")
+    return Completion(
+        prompt_tokens=meta.get("prompt_tokens"),
+        cached_tokens=meta.get("cached_tokens"),
+        output=tuple(output) if output else None,
+        stopped=(meta.get("finish_reason") or {}).get("type") == "stop",
+    )
+
+
+def reset() -> HttpRequest:
+    """With a timeout the server waits until it is idle; 0.5.5 ignores it."""
+    return HttpRequest("POST", "/flush_cache?timeout=5")
+
+
+def read_reset(reply: Reply) -> ResetOutcome:
+    """The status alone counts: a refusal of 0.5.5 says "Cache flushed." in its body."""
+    if reply.status == 200:
+        return ResetOutcome(True, "the server answered 200")
+    return ResetOutcome(False, f"the server answered {reply.status}: {reply.says}", retry=reply.status == 400)
+
+
+def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
+    """From /server_info, whose page size is the effective one; the pool of one rank from the metrics."""
+    info: dict[str, Any] = {}
+    for path in FACT_PATHS[0]:
+        document = replies[path].json() if path in replies else None
+        info = document if isinstance(document, dict) else info
+    block_tokens = info.get("page_size") or _gauge(page, "sglang:page_size")
+    capacity_tokens = _gauge(page, "sglang:max_total_num_tokens") or info.get("max_total_num_tokens")
+    chunk = info.get("chunked_prefill_size")
+    off = info.get("disable_radix_cache")
+    policy = info.get("radix_eviction_policy") or "lru"
+    return ServerFacts(
+        version=info.get("version"),
+        model=info.get("served_model_name"),
+        max_model_tokens=info.get("context_length") or info.get("max_req_input_len"),
+        block_tokens=block_tokens,
+        capacity_tokens=capacity_tokens,
+        caching=None if off is None else not off,
+        ranks=info.get("dp_size") or 1,
+        chunked_prefill_tokens=chunk if chunk and chunk > 0 else None,  # -1 is off
+        overlap_schedule=not info.get("disable_overlap_schedule"),
+        emulated="emulated" in str(info.get("version")),
+        notes=tuple(
+            note
+            for note, holds in (
+                (f"radix eviction policy {policy}: the model knows lru only", policy != "lru"),
+                ("speculative decoding makes every hit one token shorter", info.get("speculative_algorithm")),
+            )
+            if holds
+        ),
+    )
+
+
+def read_counters(page: Page, model: str | None) -> Counters:
+    """Summed over dp_rank; of tp, pp and expert ranks, which repeat each other, one.
+
+    An empty page is a server before its first token. Hit modes appear with their first token.
+    """
+    samples = list(page)
+    if samples and not any(sample.name.startswith(("sglang:", "sglang_")) for sample in samples):
+        raise MetricsError("no sglang: metric on the page", todo=NO_METRICS)
+    names = (_EFFECTIVE, _PROMPT, _CACHED, _REALTIME, _EVICTED, _RETRACTED)
+    pairs: dict[str, Tally] = {}
+    computed = tokens(page.named(_EFFECTIVE), mode="input")
+    modes = ("device_hit", "host_hit", "storage_hit")
+    tiers = {mode: tokens(page.named(_EFFECTIVE), mode=mode) or 0 for mode in modes}
+    if computed is not None:
+        hit = sum(tiers.values())
+        pairs["sglang:prefill_effective_tokens"] = Tally(computed + hit, hit)
+    elif any(tiers.values()):
+        raise MetricsError(f'{_EFFECTIVE} has hits but no mode="input"')
+    prompted = tokens(page.named(_PROMPT))
+    if prompted is not None:
+        pairs["sglang:prompt_tokens and cached_tokens"] = Tally(prompted, tokens(page.named(_CACHED)) or 0)
+    computed = tokens(page.named(_REALTIME), mode="prefill_compute")
+    if computed is not None:
+        hit = tokens(page.named(_REALTIME), mode="prefill_cache") or 0
+        pairs["sglang:realtime_tokens"] = Tally(computed + hit, hit)
+    return Counters(
+        pairs=pairs,
+        external=Tally(0, tiers["host_hit"] + tiers["storage_hit"]),
+        preemptions=tokens(page.named(_RETRACTED)) or 0,
+        evicted_tokens=tokens(page.named(_EVICTED)),
+        raw={sample.series: sample.value for name in names for sample in page.named(name)},
+    )
+
+
+def cache_model(facts: ServerFacts) -> CacheModel:
+    """One radix cache a rank."""
+    assert facts.block_tokens is not None and facts.capacity_tokens is not None
+    return Ranks(
+        RadixCache(
+            facts.capacity_tokens,
+            facts.block_tokens,
+            chunk_tokens=facts.chunked_prefill_tokens,
+            overlap=facts.overlap_schedule,
+        )
+        for _ in range(facts.ranks)
+    )
+
+
+def recording_model(recording: Recording) -> CacheModel:
+    """The cache a recording was made with."""
+    return from_recording(recording)
+
+
+def _gauge(page: Page | None, name: str) -> int | None:
+    values: Iterable[float] = (sample.value for sample in page.named(name)) if page else ()
+    return next((int(value) for value in values), None)

@@ -1,3 +1,149 @@
-"""vLLM."""
+"""vLLM: the OpenAI-style completions dialect, its prefix-cache counters, its paged cache.
 
+Measured on 0.32.0 (docs/engine-notes.md); names of older versions from public reports.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from hitlab.cache import CacheModel, Ranks
+from hitlab.cache.paged import PagedCache, from_recording
+from hitlab.dialect import Completion, Counters, HttpRequest, Reply, ResetOutcome, ServerFacts
+from hitlab.errors import MetricsError
+from hitlab.recording import Recording
+from hitlab.scrape import Page, tokens
+from hitlab.types import Prompt, Tally
+
+TITLE = "vLLM"
+DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_BLOCK_TOKENS = 16
+FACT_PATHS = (("/version",), ("/v1/models",))
+NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with --metrics-url"
+NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with --cold-by fresh-prefix"
+
+# The pair of today, and its name before it lost the gpu_. Around 0.10 a page has both, counting the same tokens.
+_PAIRS = ("vllm:prefix_cache", "vllm:gpu_prefix_cache")
+
+
+def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
+    """Never logprobs, echo or n > 1: they skip the lookup or count twice."""
+    body = {"model": model, "prompt": prompt.tokens, "max_tokens": max_tokens, "temperature": 0}
+    if prompt.salt is not None:
+        body["cache_salt"] = prompt.salt
+    return HttpRequest("POST", "/v1/completions", body)
+
+
+def read_completion(reply: Reply) -> Completion:
+    """An output token without text is as good as any; `prompt_tokens_details` may be missing or null."""
+    document = reply.json() or {}
+    usage = document.get("usage") or {}
+    choice = (document.get("choices") or [{}])[0]
+    return Completion(
+        prompt_tokens=usage.get("prompt_tokens"),
+        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        output=tuple(choice["token_ids"]) if choice.get("token_ids") else None,
+        stopped=choice.get("finish_reason") == "stop",
+    )
+
+
+def reset() -> HttpRequest:
+    """Servers without an offload tier, and older ones, ignore the parameter."""
+    return HttpRequest("POST", "/reset_prefix_cache?reset_external=true")
+
+
+def read_reset(reply: Reply) -> ResetOutcome:
+    """Always 200; the body says whether it happened, except before 0.26, where it is empty."""
+    success = (reply.json() or {}).get("success")
+    if success is False:
+        return ResetOutcome(False, "the server answered success: false, blocks are in use", retry=True)
+    if success is True:
+        return ResetOutcome(True, "the server answered success: true")
+    return ResetOutcome(None, "the server answered 200 without saying whether it did")
+
+
+def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
+    """Block size, pool and caching from the labels of cache_config_info, which are the effective values."""
+    version = _document(replies, "/version").get("version")
+    model: dict[str, Any] = next(iter(_document(replies, "/v1/models").get("data") or []), {})
+    infos = page.named("vllm:cache_config_info") if page else []
+    labels = infos[0].labels if infos else {}
+    ranks = max(1, len({info.labels.get("engine") for info in infos}))
+    block_tokens = _number(labels, "prefix_match_unit", "hash_block_size", "block_size")
+    blocks = _number(labels, "num_gpu_blocks")
+    # With data parallelism num_gpu_blocks is the ranks' sum, kv_cache_size_tokens one rank's pool.
+    pool_tokens = _number(labels, "kv_cache_size_tokens")
+    if pool_tokens is None and blocks is not None and block_tokens is not None:
+        pool_tokens = blocks // ranks * block_tokens
+    notes = []
+    if labels.get("mamba_cache_mode", "none") != "none" or labels.get("sliding_window", "None") != "None":
+        notes.append("hybrid or sliding-window model: the prefix formula is an upper bound")
+    if page and page.named("vllm:spec_decode_num_drafts_total"):
+        notes.append("speculative decoding: some drafters make every hit one block shorter")
+    return ServerFacts(
+        version=version,
+        model=model.get("id"),
+        max_model_tokens=model.get("max_model_len"),
+        block_tokens=block_tokens,
+        # The null block is part of the pool and holds nothing.
+        capacity_tokens=None if pool_tokens is None or block_tokens is None else pool_tokens - block_tokens,
+        caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
+        ranks=ranks,
+        emulated="emulated" in str(version),
+        notes=tuple(notes),
+    )
+
+
+def read_counters(page: Page, model: str | None) -> Counters:
+    """Summed over `engine`, of one model where the page has several."""
+    only = {"model_name": model} if model and _model_names(page) - {model} else {}
+    for family in _PAIRS:
+        names = [f"{family}_queries_total", f"{family}_hits_total"]
+        queried, hit = (tokens(page.named(name), **only) for name in names)
+        if queried is not None and hit is not None:
+            break
+        if queried is not None or hit is not None:
+            raise MetricsError(f"only one of {names[0]} and {names[1]} is on the page")
+    else:
+        raise MetricsError("no vllm:prefix_cache_queries_total on the page", todo=NO_METRICS)
+    external = [f"vllm:external_prefix_cache_{what}_total" for what in ("queries", "hits")]
+    apart = [f"vllm:mm_cache_{what}_total" for what in ("queries", "hits")]
+    return Counters(
+        pairs={family: Tally(queried, hit)},
+        external=Tally(*(tokens(page.named(name), **only) or 0 for name in external)),
+        preemptions=tokens(page.named("vllm:num_preemptions_total"), **only) or 0,
+        raw={
+            sample.series: sample.value
+            for name in (*names, *external, *apart, "vllm:num_preemptions_total")
+            for sample in page.named(name)
+        },
+    )
+
+
+def cache_model(facts: ServerFacts) -> CacheModel:
+    """One paged cache a rank; `capacity_tokens` is without the null block."""
+    assert facts.block_tokens is not None and facts.capacity_tokens is not None
+    num_blocks = facts.capacity_tokens // facts.block_tokens + 1
+    return Ranks(PagedCache(num_blocks, facts.block_tokens) for _ in range(facts.ranks))
+
+
+def recording_model(recording: Recording) -> CacheModel:
+    """The cache a recording was made with."""
+    return from_recording(recording)
+
+
+def _document(replies: Mapping[str, Reply], path: str) -> dict[str, Any]:
+    document = replies[path].json() if path in replies else None
+    return document if isinstance(document, dict) else {}
+
+
+def _number(labels: Mapping[str, str], *names: str) -> int | None:
+    return next((int(labels[name]) for name in names if labels.get(name, "").isdigit()), None)
+
+
+def _model_names(page: Page) -> set[str]:
+    return {
+        sample.labels["model_name"]
+        for family in _PAIRS
+        for sample in page.named(f"{family}_queries_total")
+        if "model_name" in sample.labels
+    }

@@ -1,7 +1,12 @@
 """From an experiment to the list of steps that `measure` walks and `--dry-run` prints."""
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
 from hitlab.errors import UsageError
-from hitlab.types import Act, Break, BreakOptions, Firsts, Phase, Send, SharedPrefix
+from hitlab.types import NO_OPTIONS, Act, Break, BreakOptions, Firsts, Phase, Prompt, Send, SharedPrefix, Workload
+
+FLOOD_CONCURRENCY = 8  # nobody measures the flood, it only has to be through
 
 
 def outline(how: Break, shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
@@ -26,3 +31,102 @@ def outline(how: Break, shape: SharedPrefix, options: BreakOptions) -> list[Act 
 def phases_of(how: Break, shape: SharedPrefix, options: BreakOptions) -> list[Phase]:
     """The measured phases of a run, in order."""
     return [step.phase for step in outline(how, shape, options) if isinstance(step, Send)]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """All a run is made of; with the engine, enough to repeat it."""
+
+    shape: SharedPrefix
+    break_mode: str = "none"
+    options: BreakOptions = NO_OPTIONS
+    seed: int = 0
+    vocab_range: tuple[int, int] = (1000, 31_999)
+    concurrency: int = 1
+    flood_requests: int = 400
+    flood_tokens: int = 4096
+    cold_by: str = "reset"  # or "fresh-prefix"
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Requests to send now: a measured phase, or (without one) a flood."""
+
+    phase: Phase | None
+    prompts: Iterable[Prompt]
+    requests: int
+    alone: int  # so many are sent one after the other before the rest may overlap
+    concurrency: int
+
+
+def build(
+    outlined: Sequence[Act | Send], workload: Workload, experiment: Experiment, ranks: int
+) -> Iterator[Act | Batch]:
+    """The steps with their prompts, each made when it is reached.
+
+    A phase's first requests, one for each group and rank, go alone: what they store is there for the rest.
+    """
+    fixed = experiment.options.fixed
+    for index, step in enumerate(outlined):
+        if step is Act.FLOOD:
+            prompts = workload.unrelated(experiment.flood_requests, experiment.flood_tokens)
+            yield Batch(None, prompts, experiment.flood_requests, 0, FLOOD_CONCURRENCY)
+        elif isinstance(step, Act):
+            if experiment.cold_by == "fresh-prefix" and index:
+                workload.fresh_prefixes()
+            yield step
+        else:
+            requests = step.phase.requests
+            plain = workload.prompts(requests)
+            altered = [
+                step.alter(prompt, draw) for prompt, draw in zip(plain, workload.draws(requests, fixed), strict=True)
+            ]
+            alone = min(requests, experiment.shape.groups * ranks)
+            yield Batch(step.phase, altered, requests, alone, experiment.concurrency)
+
+
+def auto_flood_requests(capacity_tokens: int, ranks: int, experiment: Experiment) -> int:
+    """Flood prompts that push everything else out of every rank's pool, with one to spare a rank.
+
+    >>> auto_flood_requests(32_752, 1, Experiment(SharedPrefix(64, 1000, 200)))
+    10
+    """
+    needed = capacity_tokens + experiment.shape.prompt_tokens
+    return (-(-needed // experiment.flood_tokens) + 1) * ranks
+
+
+def warnings(
+    experiment: Experiment, outlined: Sequence[Act | Send], capacity_tokens: int | None, ranks: int
+) -> list[str]:
+    """What the plan cannot show on this pool, said before it runs."""
+    if capacity_tokens is None:
+        return []
+    said = []
+    shape = experiment.shape
+    footprint = shape.groups * shape.prefix_tokens + -(-shape.requests // ranks) * shape.suffix_tokens
+    if footprint > capacity_tokens:
+        said.append(
+            f"a pass leaves {footprint:,} tokens in a pool of {capacity_tokens:,}: it evicts its own blocks, "
+            "so trust the model's prediction, not the closed form"
+        )
+    flood = experiment.flood_requests * experiment.flood_tokens
+    if Act.FLOOD in outlined and flood < capacity_tokens * ranks:
+        enough = auto_flood_requests(capacity_tokens, ranks, experiment)
+        said.append(
+            f"a flood of {flood:,} tokens is smaller than the pool of {capacity_tokens * ranks:,} and may evict "
+            f"nothing; --flood-requests {enough} or auto would"
+        )
+    return said
+
+
+def require_fits(experiment: Experiment, outlined: Sequence[Act | Send], limit_tokens: int | None) -> None:
+    """Raise UsageError for a prompt longer than the server takes, counting its one output token."""
+    longest = [("--prefix-len plus --suffix-len", experiment.shape.prompt_tokens)]
+    if Act.FLOOD in outlined:
+        longest.append(("--flood-len", experiment.flood_tokens))
+    for option, length in longest:
+        if limit_tokens is not None and length + 1 > limit_tokens:
+            raise UsageError(
+                f"{option} is {length:,} tokens, the server takes {limit_tokens - 1:,} and one to generate",
+                todo="make it shorter, or raise --max-model-len (vLLM) or --context-length (SGLang)",
+            )

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hitlab.errors import UsageError
-from hitlab.types import Phase, SharedPrefix, Tally
+from hitlab.types import NOTHING, Phase, SharedPrefix, Tally
 
 
 def matchable_tokens(shared_tokens: int, prompt_tokens: int, block_tokens: int) -> int:
@@ -80,7 +80,7 @@ def predict(shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Predictio
 
 def total(tallies: Iterable[Tally]) -> Tally:
     """Sum of tallies: rates are never averaged, tokens are added."""
-    return sum(tallies, Tally(0, 0))
+    return sum(tallies, NOTHING)
 
 
 def check_shape(shape: SharedPrefix, block_tokens: int, ranks: int) -> None:

@@ -1,6 +1,6 @@
 """The nouns every other module speaks in. No behaviour beyond their own arithmetic."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -32,6 +32,9 @@ class Tally:
 
     def __sub__(self, other: "Tally") -> "Tally":
         return Tally(self.queried_tokens - other.queried_tokens, self.hit_tokens - other.hit_tokens)
+
+
+NOTHING = Tally(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,9 @@ class BreakOptions:
     fixed: bool = False
 
 
+NO_OPTIONS = BreakOptions()
+
+
 class Draw(Protocol):
     """Where a break gets what no other request has; one per request, or one per group when fixed."""
 
@@ -105,6 +111,26 @@ class Draw(Protocol):
 
     def salt(self) -> str:
         """A salt that no other draw gives."""
+        ...
+
+
+class Workload(Protocol):
+    """What a file of workloads/ offers: the prompts of a run, made in the order they are sent."""
+
+    def prompts(self, requests: int) -> list[Prompt]:
+        """The next requests, groups in turn."""
+        ...
+
+    def unrelated(self, requests: int, tokens: int) -> Iterator[Prompt]:
+        """Prompts of so many tokens that share nothing with any other."""
+        ...
+
+    def draws(self, requests: int, fixed: bool) -> list[Draw]:
+        """What a break draws from, for each request."""
+        ...
+
+    def fresh_prefixes(self) -> None:
+        """From now on other prefixes than before."""
         ...
 
 

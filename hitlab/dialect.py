@@ -1,0 +1,168 @@
+"""What an engine's file tells the rest: nouns of its HTTP dialect, without a socket in sight.
+
+An engine's file builds requests and reads replies; only client.py sends them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from hitlab.cache import CacheModel
+from hitlab.scrape import Page
+from hitlab.types import NOTHING, Prompt, Tally
+
+if TYPE_CHECKING:
+    from hitlab.recording import Recording
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request, relative to the server's root."""
+
+    method: str
+    path: str
+    json: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        """The body as JSON; None where it is not JSON."""
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError:
+            return None
+
+    @property
+    def says(self) -> str:
+        """The engine's own words in an error body, on one line."""
+        document = self.json()
+        while isinstance(document, dict):
+            document = next((document[key] for key in ("error", "message", "detail", "msg") if key in document), None)
+        text = document if isinstance(document, str) else self.body.decode(errors="replace")
+        return " ".join(text.split())[:200] or "an empty body"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a response says of its own request; None is unknown, never 0."""
+
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    output: tuple[int, ...] | None = None
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the server says of itself; None is what it does not say."""
+
+    version: str | None = None
+    model: str | None = None
+    max_model_tokens: int | None = None
+    block_tokens: int | None = None
+    capacity_tokens: int | None = None  # of one data-parallel rank
+    caching: bool | None = None
+    ranks: int = 1
+    chunked_prefill_tokens: int | None = None
+    overlap_schedule: bool = True
+    emulated: bool = False
+    notes: tuple[str, ...] = ()  # what makes a prediction unsure, in words
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOutcome:
+    """What a reply to a reset means."""
+
+    done: bool | None  # None: the server does not say
+    detail: str
+    retry: bool = False  # refused because something runs just now
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """One scrape's token counters.
+
+    `pairs` are the counter pairs found, best first, as {source: tally}: which of them is used is decided at the
+    end of an interval, since a pair may appear only with its first token.
+    """
+
+    pairs: Mapping[str, Tally]
+    external: Tally = NOTHING  # of an offload tier
+    preemptions: int = 0
+    evicted_tokens: int | None = None
+    raw: Mapping[str, float] = field(default_factory=dict)  # every series looked at
+
+    def since(self, before: "Counters") -> tuple[Tally, str]:
+        """The interval's tally and the source used; ("", an empty tally) while there is no counter."""
+        for source, now in self.pairs.items():
+            return now - before.pairs.get(source, NOTHING), source
+        return NOTHING, ""
+
+    def fell_since(self, before: "Counters") -> list[str]:
+        """Counters lower than they were or gone: the server restarted, or another one answered."""
+        return [series for series, value in before.raw.items() if self.raw.get(series, -1.0) < value]
+
+    def __add__(self, other: "Counters") -> "Counters":
+        """The counters of two servers taken together."""
+        evicted = [part for part in (self.evicted_tokens, other.evicted_tokens) if part is not None]
+        return Counters(
+            pairs={
+                source: self.pairs.get(source, NOTHING) + other.pairs.get(source, NOTHING)
+                for source in {**self.pairs, **other.pairs}
+            },
+            external=self.external + other.external,
+            preemptions=self.preemptions + other.preemptions,
+            evicted_tokens=sum(evicted) if evicted else None,
+            raw={**self.raw, **other.raw},
+        )
+
+
+class Engine(Protocol):
+    """What a file of engines/ offers."""
+
+    TITLE: str  # as people write it
+    DEFAULT_BASE_URL: str
+    DEFAULT_BLOCK_TOKENS: int
+    FACT_PATHS: tuple[tuple[str, ...], ...]  # each a list of alternatives, the newest first
+    NO_METRICS: str  # what to do when there are no counters
+    NO_RESET: str  # what to do when the reset is not there
+
+    def completion(self, prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
+        """A request for so many tokens after the prompt, given as token ids."""
+        ...
+
+    def read_completion(self, reply: Reply) -> Completion:
+        """Read a successful reply."""
+        ...
+
+    def reset(self) -> HttpRequest:
+        """Empty the prefix cache, and any tier behind it."""
+        ...
+
+    def read_reset(self, reply: Reply) -> ResetOutcome:
+        """What the reply to a reset means."""
+        ...
+
+    def read_facts(self, replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
+        """What the server says of itself: replies by path, and its metrics page."""
+        ...
+
+    def read_counters(self, page: Page, model: str | None) -> Counters:
+        """The token counters of a page. Raises MetricsError where they are missing or contradict each other."""
+        ...
+
+    def cache_model(self, facts: ServerFacts) -> CacheModel:
+        """The model of this server's cache; without a known pool, of one that never evicts."""
+        ...
+
+    def recording_model(self, recording: "Recording") -> CacheModel:
+        """The model of the cache a recording was made with."""
+        ...
