@@ -77,6 +77,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     return ServerFacts(
         version=info.get("version"),
         model=info.get("served_model_name"),
+        model_path=info.get("model_path"),
         max_model_tokens=info.get("context_length") or info.get("max_req_input_len"),
         block_tokens=block_tokens,
         capacity_tokens=capacity_tokens,

@@ -82,6 +82,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     return ServerFacts(
         version=version,
         model=model.get("id"),
+        model_path=model.get("root"),
         max_model_tokens=model.get("max_model_len"),
         block_tokens=block_tokens,
         # The null block is part of the pool and holds nothing.

@@ -66,6 +66,7 @@ class ServerFacts:
 
     version: str | None = None
     model: str | None = None
+    model_path: str | None = None  # where the server loaded it from
     max_model_tokens: int | None = None
     block_tokens: int | None = None
     capacity_tokens: int | None = None  # of one data-parallel rank

@@ -1,0 +1,48 @@
+"""Which token ids may be sent: an id outside the vocabulary kills a real server (measured on both engines)."""
+
+from pathlib import Path
+
+import msgspec
+
+from hitlab.errors import UsageError
+
+DEFAULT_RANGE = (1000, 31_999)  # above the special tokens, inside every vocabulary in common use
+
+
+class _Config(msgspec.Struct):
+    vocab_size: int | None = None
+
+
+def vocabulary_tokens(model_path: str | None) -> int | None:
+    """The vocabulary's size from the model's config.json, where the server's model lies on this machine too."""
+    if not model_path:
+        return None
+    try:
+        config = (Path(model_path) / "config.json").read_bytes()
+        return msgspec.json.decode(config, type=_Config).vocab_size
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def safe_range(asked: tuple[int, int] | None, size: int | None) -> tuple[int, int]:
+    """The range to draw from: the one asked for if it is known to be safe, else the default.
+
+    Raises UsageError for a range that reaches above the vocabulary, or may.
+
+    >>> safe_range(None, None), safe_range(None, 5000), safe_range((100, 49_999), 50_257)
+    ((1000, 31999), (1000, 4999), (100, 49999))
+    """
+    if asked is None:
+        return DEFAULT_RANGE[0], min(DEFAULT_RANGE[1], (size or DEFAULT_RANGE[1] + 1) - 1)
+    last = asked[1]
+    if size is not None and last >= size:
+        raise UsageError(
+            f"--vocab-range ends at {last:,}, the model's last id is {size - 1:,}",
+            todo="an id outside the vocabulary would kill the server",
+        )
+    if size is None and last > DEFAULT_RANGE[1]:
+        raise UsageError(
+            f"--vocab-range ends at {last:,} and the server does not say how large its vocabulary is",
+            todo="an id outside it would kill the server: give --vocab-size, as vocab_size in the model's config.json",
+        )
+    return asked
