@@ -1,1 +1,16 @@
-"""One eviction policy per file."""
+"""One eviction policy per file; the file's name is the policy's.
+
+A policy holds, in arrays, what a cache of so many blocks remembers. hitlab.replay compiles its rules into a
+kernel that, for each request, counts the leading resident blocks and then accesses every block in order.
+
+NAME       how results call it
+VARIANT    the choices this implementation makes where the literature differs
+new(trace, capacity_blocks, *, options with defaults) -> cache
+           an empty cache, a NamedTuple of arrays and integers; raises UsageError
+resident(cache, block) -> bool          a `rule`
+access(cache, block)                    a `rule`; called for every reference, in the order of the trace
+size_blocks(cache) -> int               blocks resident now
+faults(cache) -> list of sentences      what is wrong with the arrays; empty if all is well
+
+`rule` and the queues to build with are in hitlab.queues. Blocks are 0 .. trace.distinct_blocks - 1.
+"""

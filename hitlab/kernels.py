@@ -1,0 +1,68 @@
+"""Compiled replay kernels, kept on disk between runs."""
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from hitlab import queues, replay
+
+
+@cache
+def kernel(policy: replay.Policy) -> replay.Kernel:
+    """The policy's kernel, from disk if it was compiled before; the first call of it loads or compiles."""
+    from numba.core import config
+
+    settings: Any = config
+    compiled: Any = replay.compiled(policy)
+    kept_in = folder(policy)
+    if kept_in is not None:
+        # Numba would put it beside the source, which may be read-only, and takes notice only of that one
+        # file's changes, although the code of three is in the kernel: hence a folder for each state of them.
+        users_own = settings.CACHE_DIR
+        settings.CACHE_DIR = str(kept_in)
+        try:
+            compiled.enable_caching()
+        finally:
+            settings.CACHE_DIR = users_own
+    return cast(replay.Kernel, compiled)
+
+
+@contextmanager
+def announced(announce: Callable[[], None]) -> Iterator[None]:
+    """Call `announce` once, before the first compilation inside the `with` block, if there is one."""
+    from numba.core import event
+
+    class Listener(event.Listener):
+        waiting = True
+
+        def on_start(self, event: object) -> None:
+            if self.waiting:
+                self.waiting = False
+                announce()
+
+        def on_end(self, event: object) -> None:
+            pass
+
+    with event.install_listener("numba:compile", Listener()):
+        yield
+
+
+@cache
+def folder(policy: replay.Policy) -> Path | None:
+    """Where this policy's kernel is kept; None if nothing can be kept."""
+    import numba
+
+    digest = hashlib.sha256(numba.__version__.encode())
+    for source in (policy.__file__, str(replay.__file__), str(queues.__file__)):
+        digest.update(Path(source).read_bytes())
+    try:
+        base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        place = Path(base) / "hitlab" / "kernels" / f"{policy.NAME.lower()}-{digest.hexdigest()[:16]}"
+        place.mkdir(parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, or not ours to write to
+        return None
+    return place if os.access(place, os.W_OK) else None

@@ -1,0 +1,190 @@
+"""Queues in arrays, from which eviction policies are built, and the decorator that compiles their rules.
+
+Everything here is an ordinary Python function on NumPy arrays and runs as one; inside a replay kernel numba
+compiles it. State that changes lives in arrays, because a named tuple itself cannot change.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+from numba.extending import register_jitable
+from numpy.typing import NDArray
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def rule(function: Function) -> Function:
+    """Let replay kernels call this function. It must not allocate.
+
+    Reference counting is off (each read of an array out of a named tuple would cost an atomic increment,
+    ten times the work itself) and inlining is forced (a call would pass every array of the cache by value).
+    """
+    compiled: Function = register_jitable(forceinline=True, _nrt=False)(function)
+    return compiled
+
+
+# Cursors only ever grow: one store a push and one a pop, and the length is their difference.
+_HEAD, _TAIL = 0, 1
+
+
+class Fifo(NamedTuple):
+    """First in, first out: a ring, and how many blocks ever left it and entered it."""
+
+    slots: NDArray[np.uint32]  # [a power of two]
+    at: NDArray[np.int64]  # [2]
+
+
+def new_fifo(room_blocks: int) -> Fifo:
+    """An empty queue that may hold so many blocks at a time.
+
+    >>> queue = new_fifo(3)
+    >>> push(queue, 7); push(queue, 8); pop(queue).item(), length(queue), members(queue).tolist()
+    (7, 1, [8])
+    """
+    return Fifo(np.empty(1 << max(room_blocks - 1, 0).bit_length(), np.uint32), np.zeros(2, np.int64))
+
+
+@rule
+def length(queue: Fifo) -> int:
+    """How many blocks wait."""
+    return int(queue.at[_TAIL] - queue.at[_HEAD])
+
+
+@rule
+def push(queue: Fifo, block: int) -> None:
+    """Append at the tail."""
+    queue.slots[queue.at[_TAIL] & (queue.slots.size - 1)] = block
+    queue.at[_TAIL] += 1
+
+
+@rule
+def pop(queue: Fifo) -> int:
+    """Remove the head and return it."""
+    block: int = queue.slots[queue.at[_HEAD] & (queue.slots.size - 1)]
+    queue.at[_HEAD] += 1
+    return block
+
+
+def members(queue: Fifo) -> NDArray[np.uint32]:
+    """The waiting blocks, head first."""
+    places = np.arange(queue.at[_HEAD], queue.at[_TAIL])
+    found: NDArray[np.uint32] = queue.slots[places & (queue.slots.size - 1)]
+    return found
+
+
+_OLDEST, _NEXT, _GONE = 0, 1, 2
+_NOBODY = np.uint32(2**32 - 1)
+
+
+class Log(NamedTuple):
+    """A first-in, first-out queue that a block may also leave from the middle.
+
+    Who leaves early leaves a gap, skipped when the oldest is asked for. The log is written once from front to
+    back, so it needs a slot for every entry ever made.
+    """
+
+    slots: NDArray[np.uint32]  # [entries]
+    place: NDArray[np.uint32]  # [distinct blocks], the slot of a block in the log
+    at: NDArray[np.int64]  # [3]: the oldest slot, the next free one, gaps between them
+
+
+def new_log(entries: int, distinct_blocks: int) -> Log:
+    """An empty log with room for so many entries in all its life.
+
+    >>> log = new_log(4, 10)
+    >>> for block in (7, 8, 9): enter(log, block)
+    >>> leave(log, 7); leave_oldest(log).item(), entered(log)
+    (8, 1)
+    """
+    return Log(np.empty(entries, np.uint32), np.empty(distinct_blocks, np.uint32), np.zeros(3, np.int64))
+
+
+@rule
+def entered(log: Log) -> int:
+    """How many blocks are in the log."""
+    return int(log.at[_NEXT] - log.at[_OLDEST] - log.at[_GONE])
+
+
+@rule
+def enter(log: Log, block: int) -> None:
+    """Append a block that is not in the log."""
+    log.slots[log.at[_NEXT]] = block
+    log.place[block] = log.at[_NEXT]
+    log.at[_NEXT] += 1
+
+
+@rule
+def leave(log: Log, block: int) -> None:
+    """Take a block out, wherever it stands."""
+    log.slots[log.place[block]] = _NOBODY
+    log.at[_GONE] += 1
+
+
+@rule
+def leave_oldest(log: Log) -> int:
+    """Take the oldest block out and return it."""
+    while log.slots[log.at[_OLDEST]] == _NOBODY:
+        log.at[_OLDEST] += 1
+        log.at[_GONE] -= 1
+    block: int = log.slots[log.at[_OLDEST]]
+    log.at[_OLDEST] += 1
+    return block
+
+
+def log_members(log: Log) -> NDArray[np.uint32]:
+    """The blocks in the log, oldest first."""
+    slots = log.slots[log.at[_OLDEST] : log.at[_NEXT]]
+    found: NDArray[np.uint32] = slots[slots != _NOBODY]
+    return found
+
+
+class Lists(NamedTuple):
+    """Doubly linked lists over the same blocks, each block in at most one.
+
+    List i is a circle through its own node, number `distinct_blocks + i`: after it comes the oldest block,
+    before it the newest.
+    """
+
+    before: NDArray[np.uint32]  # [distinct blocks + lists]
+    after: NDArray[np.uint32]  # [distinct blocks + lists]
+
+
+def new_lists(lists: int, distinct_blocks: int) -> Lists:
+    """So many empty lists.
+
+    >>> lists = new_lists(2, 10)
+    >>> for block in (7, 8, 9): link(lists, 11, block)
+    >>> unlink(lists, 8); list_members(lists, 11), list_members(lists, 10)
+    ([7, 9], [])
+    """
+    nodes = np.arange(distinct_blocks + lists, dtype=np.uint32)
+    return Lists(nodes, nodes.copy())
+
+
+@rule
+def link(lists: Lists, node: int, block: int) -> None:
+    """Append a block, which is in no list, as the newest of the list of that node."""
+    newest = lists.before[node]
+    lists.after[newest] = block
+    lists.before[block] = newest
+    lists.after[block] = node
+    lists.before[node] = block
+
+
+@rule
+def unlink(lists: Lists, block: int) -> None:
+    """Take a block out of its list."""
+    before, after = lists.before[block], lists.after[block]
+    lists.after[before] = after
+    lists.before[after] = before
+
+
+def list_members(lists: Lists, node: int) -> list[int]:
+    """The blocks of the list of that node, oldest first."""
+    found: list[int] = []
+    block = int(lists.after[node])
+    while block != node and len(found) < lists.after.size:
+        found.append(block)
+        block = int(lists.after[block])
+    return found

@@ -1,0 +1,77 @@
+"""Least recently used: a miss in a full cache evicts the block whose last use is longest ago."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hitlab.queues import rule
+from hitlab.trace import Trace
+
+NAME = "LRU"
+VARIANT = "a request's blocks are used in order, so its last block is the most recent"
+
+ABSENT = np.uint32(2**32 - 1)
+NOW, OLDEST, SIZE = 0, 1, 2
+
+
+class Cache(NamedTuple):
+    """The recency queue is the trace itself: a resident block stands in it where it was used last."""
+
+    blocks: NDArray[np.uint32]  # [references]
+    last_use: NDArray[np.uint32]  # [distinct blocks], an index into blocks, or ABSENT
+    at: NDArray[np.int64]  # [3]: the reference accessed now, the oldest that may still count, blocks resident
+    capacity_blocks: int
+
+
+def new(trace: Trace, capacity_blocks: int) -> Cache:
+    """An empty cache."""
+    last_use = np.full(trace.distinct_blocks, ABSENT, np.uint32)
+    return Cache(trace.blocks, last_use, np.zeros(3, np.int64), capacity_blocks)
+
+
+@rule
+def resident(cache: Cache, block: int) -> bool:
+    """Used, and not evicted since."""
+    return bool(cache.last_use[block] != ABSENT)
+
+
+@rule
+def access(cache: Cache, block: int) -> None:
+    """Use the block now; evict first if it is new and the cache full."""
+    if cache.last_use[block] == ABSENT:
+        if cache.at[SIZE] >= cache.capacity_blocks:
+            evict(cache)
+        cache.at[SIZE] += 1
+    cache.last_use[block] = cache.at[NOW]
+    cache.at[NOW] += 1
+
+
+@rule
+def evict(cache: Cache) -> None:
+    """Go on from the oldest reference to the first that is its block's last use."""
+    while cache.last_use[cache.blocks[cache.at[OLDEST]]] != cache.at[OLDEST]:
+        cache.at[OLDEST] += 1
+    cache.last_use[cache.blocks[cache.at[OLDEST]]] = ABSENT
+    cache.at[OLDEST] += 1
+    cache.at[SIZE] -= 1
+
+
+def size_blocks(cache: Cache) -> int:
+    """Blocks resident."""
+    return int(cache.at[SIZE])
+
+
+def faults(cache: Cache) -> list[str]:
+    """More blocks than fit, a wrong count, a last use that is none."""
+    here = np.flatnonzero(cache.last_use != ABSENT)
+    found = []
+    if len(here) != cache.at[SIZE]:
+        found.append(f"{len(here)} blocks are resident, {cache.at[SIZE]} are counted")
+    if len(here) > cache.capacity_blocks:
+        found.append(f"{len(here)} blocks are resident, the capacity is {cache.capacity_blocks}")
+    if not np.array_equal(cache.blocks[cache.last_use[here]], here):
+        found.append("a block's last use is another block's")
+    if len(here) and cache.last_use[here].min() < cache.at[OLDEST]:
+        found.append("a resident block was passed over")
+    return found
