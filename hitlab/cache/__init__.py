@@ -62,7 +62,7 @@ class CacheModel(Protocol):
         """Look the prompt up and take room for it. Raises PoolFullError when it does not fit now."""
 
     def reset(self) -> bool:
-        """Empty the cache, as the engine's endpoint does; False, and nothing changed, while a request runs."""
+        """Empty the cache as the engine's endpoint does; while a request runs change nothing, say False."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +129,5 @@ class Ranks:
 
     def reset(self) -> bool:
         """Reset every rank; False when one of them refused."""
-        return all([model.reset() for model in self.models])
+        refused = [model for model in self.models if not model.reset()]
+        return not refused

@@ -1,7 +1,8 @@
 """vLLM's prefix cache: a pool of blocks, found by chained keys and reused from a free queue.
 
-Measured on vLLM 0.32.0. Beside its sources: the pool is vllm/v1/core/block_pool.py, admission is
-kv_cache_manager.py, one group of full attention. B is the block size, L a prompt's length.
+Measured on vLLM 0.32.0 with one group of full attention. Beside its sources, in vllm/v1/core: block_pool.py
+is the pool, kv_cache_manager.py and single_type_kv_cache_manager.py what requests take from it. B is the
+block size, L a prompt's length. Not modelled: preemption, and a prefill split over several steps.
 
 V1  Block 0 is the null block and holds nothing. All others start in the free queue.
 V2  A key stands for a block's tokens and, through its parent's key, for all tokens before them; the
@@ -27,9 +28,14 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from hashlib import sha256
+from typing import TYPE_CHECKING
 
 from hitlab.cache import PoolFullError
+from hitlab.errors import InputError
 from hitlab.types import Prompt
+
+if TYPE_CHECKING:
+    from hitlab.recording import Recording
 
 
 class BlockPool:
@@ -159,6 +165,8 @@ class PagedCache:
     """
 
     def __init__(self, num_blocks: int, block_tokens: int = 16) -> None:
+        if num_blocks < 1 or block_tokens < 1:
+            raise InputError(f"no cache has {num_blocks} blocks of {block_tokens} tokens")
         self.pool = BlockPool(num_blocks)
         self.block_tokens = block_tokens
 
@@ -178,7 +186,7 @@ class PagedCache:
         return self.pool.evicted_blocks * self.block_tokens
 
     def begin(self, prompt: Prompt, max_tokens: int = 1) -> "PagedLease":
-        """Look the prompt up and take its blocks. Raises PoolFullError when they do not fit now (V5)."""
+        """Look the prompt up and take its blocks, whatever `max_tokens` is. Raises PoolFullError (V5)."""
         pool, length = self.pool, len(prompt.tokens)
         keys = block_keys(prompt, self.block_tokens)
         hits = pool.longest_hit(keys[: self.max_hit_blocks(length)])
@@ -195,9 +203,10 @@ class PagedCache:
 
     def require(self, blocks: int) -> None:
         """Raise PoolFullError unless so many blocks are free (V5)."""
-        if blocks > self.pool.free_blocks:
+        free, usable = self.pool.free_blocks, self.pool.num_blocks - 1
+        if blocks > free:
             raise PoolFullError(
-                f"{blocks} blocks are needed and {self.pool.free_blocks} of {self.pool.num_blocks - 1} are free",
+                f"{blocks} blocks are needed and {free} of {usable} are free",
                 todo="finish a running request first, or give the pool more blocks",
             )
 
@@ -209,15 +218,12 @@ class PagedCache:
 class PagedLease:
     """The blocks of one running request."""
 
-    def __init__(
-        self, cache: PagedCache, prompt: Prompt, blocks: list[int], last_key: bytes, hit_blocks: int
-    ) -> None:
+    def __init__(self, cache: PagedCache, prompt: Prompt, blocks: list[int], last_key: bytes, hit_blocks: int) -> None:
         self.hit_tokens = hit_blocks * cache.block_tokens
         self._cache = cache
         self._blocks = blocks
         self._last_key = last_key
-        self._length = len(prompt.tokens)
-        self._partial = list(prompt.tokens[self._length - self._length % cache.block_tokens :])
+        self._partial = list(prompt.tokens[len(prompt.tokens) // cache.block_tokens * cache.block_tokens :])
         self._newest: int | None = None
 
     def decode(self, token: int) -> None:
@@ -241,3 +247,8 @@ class PagedLease:
             self._last_key = _chain(self._last_key, self._partial)
             pool.name(self._blocks[-1:], [self._last_key])
             self._partial = []
+
+
+def from_recording(recording: "Recording") -> PagedCache:
+    """The cache of the engine that was recorded. Raises InputError when the recording lacks its sizes."""
+    return PagedCache(recording.size("num_gpu_blocks"), recording.size("block_size"))

@@ -1,9 +1,10 @@
 """SGLang's prefix cache: a compressed radix tree cut at pages, whose least recent leaves go whole.
 
-Measured on SGLang 0.5.23 with the LRU policy and full attention. Beside its sources: the tree is
-sglang/srt/mem_cache/radix_cache.py, what the scheduler does around it schedule_policy.py and
-scheduler_output_processor_mixin.py. ps is the page size, L a prompt's length, floor and ceil are to
-whole pages.
+Measured on SGLang 0.5.23 with the LRU policy and full attention. Beside its sources, in sglang/srt/mem_cache:
+unified_cache/unified_tree_core.py is the tree, unified_radix_cache.py and common.py what requests leave in
+it, allocation.py how room is made. ps is the page size, L a prompt's length; floor and ceil are to whole
+pages. Not modelled: what admission keeps back for the tokens that running requests may still generate, and
+retraction.
 
 S1  The pool holds floor(max_total_num_tokens) tokens. Free is what is neither in the tree nor held
     outside it, in whole pages, by a running request.
@@ -35,12 +36,19 @@ D3  The overlap scheduler is a step ahead of a stop token: ended by one before m
 """
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from hitlab.cache import PoolFullError
+from hitlab.errors import InputError
 from hitlab.types import Prompt
 
-Tokens = tuple[int, ...]
+if TYPE_CHECKING:
+    from hitlab.recording import Recording
+
+#: Token ids; the tree takes any hashables, so traces that come as block ids need no tokens.
+Tokens = tuple[Hashable, ...]
 
 
 class Node:
@@ -121,13 +129,12 @@ class RadixTree:
             node = node.parent
 
     def evict_oldest(self) -> int:
-        """Take the least recent unlocked leaf away; its tokens, 0 when there is none (S7)."""
-        # Few are passed over: a parent is never older than all of its children, nor a locked node
-        # long without its request.
+        """Take the least recent unlocked leaf away; how many tokens it had (S7). LookupError without one."""
+        # An inner node is as recent as its latest child, give or take that path, so few are passed over.
         for node in self._recency:
             if not node.children and not node.locks:
                 return self._remove(node)
-        return 0
+        raise LookupError("every leaf is locked")
 
     def _edge(self, tokens: Tokens, depth: int, salt: str | None) -> tuple[str | None, Tokens]:
         return salt, tokens[depth : depth + self.page_tokens]
@@ -185,15 +192,24 @@ def common_prefix(left: Tokens, right: Tokens) -> int:
 class RadixCache:
     """SGLang's cache of one rank, with its max_total_num_tokens, page_size and chunked_prefill_size.
 
-    `chunk_tokens` None never chunks; `overlap` False is a server with --disable-overlap-schedule.
+    `chunk_tokens` None or not positive never chunks; `overlap` False is a server started with
+    --disable-overlap-schedule. Raises InputError for sizes that no server has.
 
     >>> RadixCache(max_total_tokens=1000, page_tokens=16).capacity_tokens
     992
     """
 
     def __init__(
-        self, max_total_tokens: int, page_tokens: int = 1, chunk_tokens: int | None = None, overlap: bool = True
+        self,
+        max_total_tokens: int,
+        page_tokens: int = 1,
+        chunk_tokens: int | None = None,
+        overlap: bool = True,
     ) -> None:
+        if max_total_tokens < 0 or page_tokens < 1:
+            raise InputError(f"no cache has {max_total_tokens} tokens in pages of {page_tokens}")
+        if chunk_tokens is not None and 0 < chunk_tokens < page_tokens:
+            raise InputError(f"chunks of {chunk_tokens} tokens are shorter than a page of {page_tokens}")
         self.page_tokens = page_tokens
         self.capacity_tokens = self.floor(max_total_tokens)
         self.chunk_tokens = chunk_tokens
@@ -214,16 +230,16 @@ class RadixCache:
         return self.capacity_tokens - self.tree.tokens - self.held_tokens
 
     def begin(self, prompt: Prompt, max_tokens: int = 1) -> "RadixLease":
-        """Match the prompt and take room for the rest. Raises PoolFullError when it does not fit now (S11)."""
-        length, salt = len(prompt.tokens), prompt.salt or None
-        node, hit_tokens = self.tree.match(prompt.tokens[: self.matchable(length)], salt)
+        """Match the prompt and take room for the rest. Raises PoolFullError if it does not fit now (S11)."""
+        length = len(prompt.tokens)
+        node, hit_tokens = self.tree.match(prompt.tokens[: self.matchable(length)], prompt.salt or None)
         self.tree.lock(node)
         try:
             self.require(self.wanted(length - hit_tokens))
         except PoolFullError:
             self.tree.unlock(node)
             raise
-        return RadixLease(self, prompt.tokens, salt, max_tokens, node, hit_tokens)
+        return RadixLease(self, prompt, max_tokens, node, hit_tokens)
 
     def reset(self) -> bool:
         """What /flush_cache does: refused while a request runs."""
@@ -267,13 +283,11 @@ class RadixCache:
 class RadixLease:
     """What one running request holds: a locked path of the tree, and pages outside it."""
 
-    def __init__(
-        self, cache: RadixCache, prompt: Tokens, salt: str | None, max_tokens: int, node: Node, hit_tokens: int
-    ) -> None:
+    def __init__(self, cache: RadixCache, prompt: Prompt, max_tokens: int, node: Node, hit_tokens: int) -> None:
         self.hit_tokens = hit_tokens
         self._cache = cache
-        self._prompt = prompt
-        self._salt = salt
+        self._prompt = prompt.tokens
+        self._salt = prompt.salt or None
         self._max_tokens = max_tokens
         self._output: list[int] = []
         self._node = node  # where the locked path ends
@@ -297,21 +311,18 @@ class RadixLease:
             # An engine too full for that step would have retracted the request; the model drops the step.
             with suppress(PoolFullError):
                 self._step()
-        tree, floor = self._cache.tree, self._cache.floor
-        stored = (self._prompt + tuple(self._output))[: floor(self._stored)]
-        tree.insert(stored, self._salt)
-        prompt = self._prompt[: floor(len(self._prompt))]
-        if 0 < len(prompt) < len(stored):
-            tree.insert(prompt, self._salt)
+        whole_pages = self._cache.floor(self._stored)
+        self._cache.tree.insert((self._prompt + tuple(self._output))[:whole_pages], self._salt)
+        self._insert_prompt_again(whole_pages)
         self._hold(0)
-        tree.unlock(self._node)
+        self._cache.tree.unlock(self._node)
         self._cache.running -= 1
 
     def _prefill(self) -> None:
         """Store the prompt, chunk by chunk if it is long (S10)."""
         cache, length, chunk = self._cache, len(self._prompt), self._cache.chunk_tokens
         rest = cache.ceil(length - self._on_path)
-        while chunk is not None and rest > chunk:
+        while chunk and 0 < chunk < rest:
             self._extend(cache.floor(self._on_path + chunk))
             self._publish(self._stored)
             rest = length - self._on_path
@@ -338,6 +349,12 @@ class RadixLease:
         """Whether the scheduler began another step before it saw the stop token (D3)."""
         return stopped and self._cache.overlap and len(self._output) < self._max_tokens
 
+    def _insert_prompt_again(self, inserted: int) -> None:
+        """Split what was inserted where the prompt ends (S9)."""
+        prompt = self._prompt[: self._cache.floor(len(self._prompt))]
+        if 0 < len(prompt) < inserted:
+            self._cache.tree.insert(prompt, self._salt)
+
     def _publish(self, length: int) -> None:
         """Insert the prompt's first tokens and move the lock to where they end."""
         tree, tokens = self._cache.tree, self._prompt[: self._cache.floor(length)]
@@ -356,3 +373,13 @@ class RadixLease:
     def _hold(self, tokens: int) -> None:
         self._cache.held_tokens += tokens - self._held
         self._held = tokens
+
+
+def from_recording(recording: "Recording") -> RadixCache:
+    """The cache of the engine that was recorded. Raises InputError when the recording lacks its sizes."""
+    return RadixCache(
+        recording.size("capacity_tokens"),
+        recording.size("page_size"),
+        recording.chunked_prefill_size,
+        recording.overlap_schedule,
+    )
