@@ -14,6 +14,7 @@ from hitlab.recording import Recording
 from hitlab.scrape import Page, tokens
 from hitlab.types import Prompt, Tally
 
+NAME = "vllm"
 TITLE = "vLLM"
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_BLOCK_TOKENS = 16

@@ -129,6 +129,7 @@ class Counters:
 class Engine(Protocol):
     """What a file of engines/ offers."""
 
+    NAME: str  # its file's
     TITLE: str  # as people write it
     DEFAULT_BASE_URL: str
     DEFAULT_BLOCK_TOKENS: int

@@ -16,7 +16,7 @@ from hitlab import __version__
 from hitlab.cache import serve
 from hitlab.client import Answer, EngineClient
 from hitlab.compare import alike_block_sizes, judge
-from hitlab.dialect import Counters, ServerFacts
+from hitlab.dialect import Counters, ResetOutcome, ServerFacts
 from hitlab.errors import ServerError
 from hitlab.plan import Batch, Experiment, build
 from hitlab.predict import phase_tally
@@ -72,7 +72,7 @@ class Run:
 
     async def walk(self, watch: Watch) -> None:
         """Every step in turn. Raises ServerError only while nothing has been measured."""
-        self._baseline = self._last = await self._client.scrape()
+        self._begin(await self._client.scrape())
         try:
             for step in build(self._steps, self._workload, self._experiment, self._facts.ranks):
                 if isinstance(step, Batch):
@@ -103,15 +103,15 @@ class Run:
         alike = alike_block_sizes(shape, self._block_tokens)
         if alike:
             notes.append(
-                f"this workload can't tell block size {self._block_tokens} from {' or '.join(map(str, alike))}: "
-                "both match as many tokens of the prefix"
+                f"this workload can't tell block size {self._block_tokens} from {' or '.join(map(str, alike))}"
             )
         return Result(
             schema_version=SCHEMA_VERSION,
             hitlab_version=__version__,
             started_utc=self._started.isoformat(timespec="seconds"),
             engine=EngineInfo(
-                name=self._client.engine.TITLE,
+                name=self._client.engine.NAME,
+                title=self._client.engine.TITLE,
                 version=self._facts.version,
                 model=self._facts.model,
                 base_url=self._client.base_url,
@@ -141,20 +141,34 @@ class Run:
             return
         outcome = await self._client.reset()
         if "reset confirmed" not in self._made and self._facts.caching is not False:
-            # A tier behind the cache, or a server that only says so, shows itself when a prompt that was
-            # just stored hits after the reset.
-            canary = next(self._workload.unrelated(1, self._canary_tokens()))
-            await self._request(canary)
-            await self._client.reset()
-            before = await self._settled()
-            await self._request(canary)
-            hit, external = self._moved(before, await self._settled())
-            if hit.hit_tokens or external.hit_tokens:
-                where = "an external tier" if external.hit_tokens else "the cache"
-                self._fail("reset confirmed", f"a prompt still hit after the reset, in {where}: {outcome.detail}")
-            await self._client.reset()
+            await self._try_reset(outcome)
         self._made.add("reset confirmed")
         self._model.reset()
+
+    async def _try_reset(self, outcome: ResetOutcome) -> None:
+        """Store a prompt, reset, send it again: a cache that only says it is empty, or a tier behind it, hits.
+
+        What the counters say afterwards is the baseline, so a server's own warm-up is not held against it.
+        """
+        canary = next(self._workload.unrelated(1, self._canary_tokens()))
+        await self._request(canary)
+        await self._client.reset()
+        before = await self._settled()
+        answer = await self._request(canary)
+        after = await self._settled()
+        hit, external = self._moved(before, after)
+        if answer.completion.cached_tokens or external.hit_tokens or hit.hit_tokens:
+            where = "a tier behind the cache" if external.hit_tokens else "the cache"
+            self._fail("reset confirmed", f"a prompt still hit after the reset, in {where}; {outcome.detail}")
+        await self._client.reset()
+        self._begin(after)
+
+    def _begin(self, counters: Counters) -> None:
+        """Count from here on, and hold nothing against the counters that came before."""
+        self._baseline = self._last = counters
+        self._sent_tokens = 0
+        for check in ("queries add up", "no preemption"):
+            self._failed.pop(check, None)
 
     def _canary_tokens(self) -> int:
         limit = self._facts.max_model_tokens or self._experiment.shape.prompt_tokens
@@ -282,6 +296,10 @@ class Run:
             )
         if seen.first_difference:
             self._notes.append(f"{phase.name}: the first request to differ is {seen.first_difference}")
+        if closed_form.hit_tokens != seen.predicted_tokens:
+            self._notes.append(
+                f"{phase.name}: the closed form knows neither eviction nor a short pool, the model does: trust the model"
+            )
         if external.hit_tokens:
             self._notes.append(f"{phase.name}: {external.hit_tokens:,} hit tokens came from an external tier")
         evicted = None

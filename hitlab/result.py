@@ -11,6 +11,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What was measured, in its own words."""
 
     name: str
+    title: str
     version: str | None
     model: str | None
     base_url: str

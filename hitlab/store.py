@@ -57,7 +57,7 @@ def _place(temporary: Path, folder: Path, stem: str) -> Path:
 
 def _stem(result: Result) -> str:
     moment = re.sub(r"[-:]|\+.*", "", result.started_utc)
-    parts = [moment, result.engine.name.lower(), str(result.experiment["break_mode"])]
+    parts = [moment, result.engine.name, str(result.experiment["break_mode"])]
     if result.engine.source == "emulated":
         parts.append("EMULATED")
     if not result.complete:

@@ -32,6 +32,7 @@ class SharedPrefixWorkload:
     def fresh_prefixes(self) -> None:
         """From now on other prefixes, as `--cold-by fresh-prefix` wants them where a cache can't be emptied."""
         self._prefixes = [self._text(self.shape.prefix_tokens, "prefix") for _ in range(self.shape.groups)]
+        self._fixed = [_KeptDraw(self) for _ in range(self.shape.groups)]
 
     def prompts(self, requests: int) -> list[Prompt]:
         """The next requests, groups in turn from the first, each with a suffix never used before."""
@@ -45,11 +46,10 @@ class SharedPrefixWorkload:
         return (Prompt(self._text(tokens, "flood")) for _ in range(requests))
 
     def draws(self, requests: int, fixed: bool) -> list[Draw]:
-        """What a break draws from for each request: its own, or its group's when the break is fixed."""
+        """What a break draws from for each request: its own, or its group's, for good, when the break is fixed."""
         if not fixed:
             return [_OwnDraw(self) for _ in range(requests)]
-        one_each = [_KeptDraw(self) for _ in range(self.shape.groups)]
-        return [one_each[index % self.shape.groups] for index in range(requests)]
+        return [self._fixed[index % self.shape.groups] for index in range(requests)]
 
     def unused_token(self) -> int:
         """The walk's next id. Raises UsageError when the vocabulary range is used up."""

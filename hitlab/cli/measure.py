@@ -1,0 +1,284 @@
+"""`hitlab measure`: drive an engine, read its counters, compare them with both predictions."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hitlab.cli import options as opt
+from hitlab.cli import target
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from hitlab.measure import Run
+    from hitlab.plan import Experiment
+    from hitlab.result import Result
+    from hitlab.session import Asked, Prepared
+
+
+def command(
+    engine: target.EngineName,
+    base_url: target.BaseUrl = None,
+    metrics_url: target.MetricsUrl = None,
+    emulate: target.Emulate = False,
+    cpu: target.Cpu = False,
+    requests: opt.Requests = 64,
+    prefix_len: opt.PrefixLen = 1000,
+    suffix_len: opt.SuffixLen = 200,
+    groups: opt.Groups = 1,
+    block_size: target.BlockSize = None,
+    capacity_blocks: target.CapacityBlocks = None,
+    dp: target.Ranks = None,
+    break_mode: opt.BreakMode = "none",
+    break_at: opt.BreakAt = 0,
+    break_fixed: opt.BreakFixed = False,
+    flood_requests: Annotated[
+        str, typer.Option("--flood-requests", help="Prompts in the flood, or auto: as many as fill the pool.")
+    ] = "400",
+    flood_len: Annotated[int, typer.Option("--flood-len", help="Tokens of each flood prompt.")] = 4096,
+    concurrency: Annotated[
+        int, typer.Option("--concurrency", help="Requests in flight, once a phase's first has completed.")
+    ] = 1,
+    cold_by: Annotated[
+        str, typer.Option("--cold-by", help="How to start cold: reset, or fresh-prefix where reset isn't allowed.")
+    ] = "reset",
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Same seed, same prompts (default: 0; random with fresh-prefix).")
+    ] = None,
+    vocab_range: Annotated[
+        str | None, typer.Option("--vocab-range", help="First and last token id to send (default: 1000:31999).")
+    ] = None,
+    vocab_size: Annotated[
+        int | None, typer.Option("--vocab-size", help="The model's vocabulary, where the server does not say.")
+    ] = None,
+    api_key_env: target.ApiKeyEnv = None,
+    admin_key_env: target.AdminKeyEnv = None,
+    timeout: target.Timeout = 120.0,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the result file.")] = Path("results"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and send nothing.")] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Measure an engine's prefix-cache hit rate and compare it with the prediction, to the token.
+
+    Exit status: 0 agrees, 3 measured well but disagrees, 4 the run can't be trusted, 1 error, 2 usage.
+
+    Example: hitlab measure --engine vllm --emulate --break-mode capacity
+    """
+    import random
+
+    from hitlab.errors import UsageError
+    from hitlab.plan import Experiment
+    from hitlab.predict import check_shape
+    from hitlab.session import Asked
+    from hitlab.types import BreakOptions, SharedPrefix
+
+    shape = SharedPrefix(requests, prefix_len, suffix_len, groups)
+    check_shape(shape, 1 if block_size is None else block_size, 1 if dp is None else dp)
+    auto = flood_requests == "auto"
+    if not auto and not flood_requests.isdecimal():
+        raise UsageError(f"--flood-requests {flood_requests!r} is no number", todo="give a number, or auto")
+    if cold_by not in ("reset", "fresh-prefix"):
+        raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
+    for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency)):
+        if value < 1:
+            raise UsageError(f"{option} is {value}", todo="give 1 or more")
+    if seed is None:
+        # A prefix is fresh only if no earlier run sent it.
+        seed = random.SystemRandom().randrange(2**31) if cold_by == "fresh-prefix" else 0
+    experiment = Experiment(
+        shape,
+        break_mode,
+        BreakOptions(break_at, break_fixed),
+        seed,
+        concurrency=concurrency,
+        flood_requests=0 if auto else int(flood_requests),
+        flood_tokens=flood_len,
+        cold_by=cold_by,
+    )
+    asked = Asked(block_size, capacity_blocks, dp, auto, _range(vocab_range), vocab_size)
+    if dry_run:
+        _print_plan(engine, experiment, asked, as_json)
+        return
+    _measure(
+        target.Target(
+            engine, base_url, tuple(metrics_url or ()), emulate, cpu, asked, api_key_env, admin_key_env, timeout
+        ),
+        experiment,
+        asked,
+        out,
+        as_json,
+    )
+
+
+def _measure(where: target.Target, experiment: "Experiment", asked: "Asked", out: Path, as_json: bool) -> None:
+    import asyncio
+
+    from hitlab import session, store
+    from hitlab.errors import InterruptedRunError
+
+    err = opt.console(stderr=True)
+    runs: list[Run] = []
+
+    def on_ready(run: "Run", prepared: "Prepared") -> None:
+        runs.append(run)
+        if prepared.facts.emulated:
+            err.print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one")
+        for warning in prepared.warnings:
+            err.print(f"note: {warning}")
+
+    async def walk(base_url: str, watch: "_Progress") -> None:
+        async with where.client(base_url, experiment.concurrency) as client:
+            await session.measure(client, asked, experiment, watch, on_ready)
+
+    store.make_ready(out)
+    with where.running() as base_url, _Progress(err) as watch:
+        try:
+            asyncio.run(walk(base_url, watch))
+        except KeyboardInterrupt:
+            kept = f"what was measured is in {session.keep(runs[0], out)}" if runs and runs[0].phases else ""
+            raise InterruptedRunError("interrupted", todo=kept or "nothing had been measured yet") from None
+    result = runs[0].result()
+    path = store.save(result, out)
+    if as_json:
+        opt.print_json(result)
+    else:
+        _print_result(result, path)
+    raise typer.Exit(result.exit_status)
+
+
+def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: bool) -> None:
+    from hitlab import families
+    from hitlab.plan import outline, warnings
+    from hitlab.predict import phase_tally
+    from hitlab.types import Act
+
+    block_tokens = asked.block_tokens or families.load("engines", engine).DEFAULT_BLOCK_TOKENS
+    ranks = asked.ranks or 1
+    how = families.load("workloads.breaks", experiment.break_mode)
+    steps = outline(how, experiment.shape, experiment.options)
+    capacity_tokens = asked.capacity_blocks and asked.capacity_blocks * block_tokens
+    rows: list[dict[str, object]] = []
+    for step in steps:
+        if step is Act.RESET:
+            rows.append({"step": "reset" if experiment.cold_by == "reset" else "fresh prefixes"})
+        elif step is Act.FLOOD:
+            flood = experiment.flood_requests or None
+            tokens = flood and flood * experiment.flood_tokens
+            rows.append({"step": "flood", "requests": flood or "auto", "prompt_tokens": tokens or "auto"})
+        elif not isinstance(step, Act):
+            tally = phase_tally(step.phase, experiment.shape, block_tokens, ranks)
+            rows.append(
+                {
+                    "step": step.phase.name,
+                    "requests": step.phase.requests,
+                    "prompt_tokens": tally.queried_tokens,
+                    "closed_form_hit_tokens": tally.hit_tokens,
+                }
+            )
+    said = warnings(experiment, steps, capacity_tokens, ranks) if experiment.flood_requests else []
+    if as_json:
+        opt.print_json({"engine": engine, "block_size": block_tokens, "steps": rows, "warnings": said})
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(
+        box=SIMPLE_HEAD, title=f"plan for {engine}, block {block_tokens}; nothing is sent", title_justify="left"
+    )
+    for index, heading in enumerate(("step", "requests", "prompt tokens", "closed form, hit tokens")):
+        table.add_column(heading, justify="right" if index else "left")
+    for row in rows:
+        cells = (row.get(key, "") for key in ("step", "requests", "prompt_tokens", "closed_form_hit_tokens"))
+        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells))
+    opt.console().print(table)
+    for warning in said:
+        opt.console().print(f"note: {warning}")
+
+
+def _print_result(result: "Result", path: Path) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    console = opt.console()
+    engine = result.engine
+    emulated = "EMULATED " if engine.source == "emulated" else ""
+    pool = f"{engine.capacity_blocks:,} blocks" if engine.capacity_blocks else "a pool of unknown size"
+    console.print(
+        f"{emulated}{engine.title} {engine.version or '(version unknown)'}: {pool} of {engine.block_tokens} tokens"
+    )
+    table = Table(box=SIMPLE_HEAD, padding=0)
+    headings = ("phase", "reqs", "prompt", "hit", "measured", "closed", "model", "error", "median", "computed")
+    units = ("", "", "tokens", "tokens", "hit rate", "form", "", "tokens", "ms", "tokens")
+    for heading, unit in zip(headings, units, strict=True):
+        table.add_column(f"{heading}\n{unit}", justify="left" if heading == "phase" else "right", no_wrap=True)
+    for phase in result.phases:
+        table.add_row(
+            phase.name,
+            f"{phase.requests:,}",
+            f"{phase.prompt_tokens:,}",
+            f"{phase.hit_tokens:,}",
+            "-" if phase.hit_rate is None else f"{100 * phase.hit_rate:.3f} %",
+            f"{phase.closed_form_hit_tokens:,}",
+            f"{phase.model_hit_tokens:,}",
+            f"{phase.error_tokens:+,}" if phase.error_tokens else "0",
+            f"{1000 * phase.median_latency_s:.1f}",
+            f"{phase.computed_tokens:,}",
+        )
+    console.print(table)
+    for check in result.checks:
+        if not check.ok:
+            console.print(f"check failed, {check.name}: {check.detail}")
+    for note in result.notes:
+        console.print(f"note: {note}")
+    state = "" if result.valid else "INVALID RUN. "
+    console.print(f"{emulated}{state}{result.verdict}: {result.explanation}")
+    opt.console(stderr=True).print(f"result: {path}")
+
+
+def _range(text: str | None) -> tuple[int, int] | None:
+    from hitlab.errors import UsageError
+
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal()):
+        raise UsageError(f"--vocab-range {text!r} is no range", todo="give FIRST:LAST, as 1000:31999")
+    return int(first), int(last)
+
+
+class _Progress:
+    """A bar on stderr: the step, its requests, the tokens so far and the hit rate the responses report."""
+
+    def __init__(self, console: "Console") -> None:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._bar = Progress(
+            TextColumn("{task.description:<10}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[tokens]:>12,} tokens  hit rate {task.fields[rate]}"),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("connecting", total=None, tokens=0, rate="-")
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def step(self, name: str, requests: int) -> None:
+        self._tokens = 0
+        self._cached: int | None = 0
+        self._bar.reset(self._task, total=requests or None, description=name, tokens=0, rate="-")
+
+    def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None:
+        self._tokens += prompt_tokens
+        self._cached = None if cached_tokens is None or self._cached is None else self._cached + cached_tokens
+        rate = "-" if self._cached is None else f"{100 * self._cached / self._tokens:.2f} %"
+        self._bar.update(self._task, advance=1, tokens=self._tokens, rate=rate)
