@@ -105,7 +105,7 @@ class EngineClient:
         replies: dict[str, Reply] = {}
         for alternatives in self.engine.FACT_PATHS:
             for path in alternatives:
-                reply = await self._call(HttpRequest("GET", path))
+                reply = await self.call(HttpRequest("GET", path))
                 if reply.status == 200:
                     replies[path] = reply
                     break
@@ -138,7 +138,7 @@ class EngineClient:
         """Send one prompt. Raises RequestRefusedError with the engine's own words."""
         request = self.engine.completion(prompt, self.model, max_tokens)
         started = time.perf_counter()
-        reply = await self._call(request)
+        reply = await self.call(request)
         latency_s = time.perf_counter() - started
         if reply.status != 200:
             raise RequestRefusedError(
@@ -154,7 +154,7 @@ class EngineClient:
         for attempt in range(_RESET_TRIES):
             if attempt:
                 await asyncio.sleep(_RESET_PAUSE_S * attempt)
-            reply = await self._call(request, key=self._keys.admin or self._keys.api, key_option="--admin-key-env")
+            reply = await self.call(request, key=self._keys.admin or self._keys.api, key_option="--admin-key-env")
             if reply.status == 404:
                 raise ResetRefusedError("404, there is no reset here", where=where, todo=self.engine.NO_RESET)
             if reply.status in (405, 500, 501, 502, 503):
@@ -184,7 +184,8 @@ class EngineClient:
         except MetricsError as error:
             raise MetricsError(error.what, where=url, todo="check --metrics-url") from None
 
-    async def _call(self, request: HttpRequest, key: str | None = None, key_option: str = "--api-key-env") -> Reply:
+    async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "--api-key-env") -> Reply:
+        """Any request of the dialect. Raises UnreachableError, KeyRefusedError."""
         content = None if request.json is None else msgspec.json.encode(request.json)
         headers = {"Content-Type": "application/json"} if content else {}
         return await self._send(

@@ -1,7 +1,8 @@
 """Queues in arrays, from which eviction policies are built, and the decorator that compiles their rules.
 
 Everything here is an ordinary Python function on NumPy arrays and runs as one; inside a replay kernel numba
-compiles it. State that changes lives in arrays, because a named tuple itself cannot change.
+compiles it. State that changes lives in arrays, because a named tuple itself cannot change; the arrays are
+unsigned, because indexing by what might be negative costs a check each time (a third of a kernel's time).
 """
 
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class Fifo(NamedTuple):
     """First in, first out: a ring, and how many blocks ever left it and entered it."""
 
     slots: NDArray[np.uint32]  # [a power of two]
-    at: NDArray[np.int64]  # [2]
+    at: NDArray[np.uint32]  # [2]
 
 
 def new_fifo(room_blocks: int) -> Fifo:
@@ -42,7 +43,7 @@ def new_fifo(room_blocks: int) -> Fifo:
     >>> push(queue, 7); push(queue, 8); pop(queue).item(), length(queue), members(queue).tolist()
     (7, 1, [8])
     """
-    return Fifo(np.empty(1 << max(room_blocks - 1, 0).bit_length(), np.uint32), np.zeros(2, np.int64))
+    return Fifo(np.empty(1 << max(room_blocks - 1, 0).bit_length(), np.uint32), np.zeros(2, np.uint32))
 
 
 @rule
@@ -68,7 +69,7 @@ def pop(queue: Fifo) -> int:
 
 def members(queue: Fifo) -> NDArray[np.uint32]:
     """The waiting blocks, head first."""
-    places = np.arange(queue.at[_HEAD], queue.at[_TAIL])
+    places = np.arange(*queue.at.tolist())
     found: NDArray[np.uint32] = queue.slots[places & (queue.slots.size - 1)]
     return found
 
@@ -86,7 +87,7 @@ class Log(NamedTuple):
 
     slots: NDArray[np.uint32]  # [entries]
     place: NDArray[np.uint32]  # [distinct blocks], the slot of a block in the log
-    at: NDArray[np.int64]  # [3]: the oldest slot, the next free one, gaps between them
+    at: NDArray[np.uint32]  # [3]: the oldest slot, the next free one, gaps between them
 
 
 def new_log(entries: int, distinct_blocks: int) -> Log:
@@ -97,7 +98,7 @@ def new_log(entries: int, distinct_blocks: int) -> Log:
     >>> leave(log, 7); leave_oldest(log).item(), entered(log)
     (8, 1)
     """
-    return Log(np.empty(entries, np.uint32), np.empty(distinct_blocks, np.uint32), np.zeros(3, np.int64))
+    return Log(np.empty(entries, np.uint32), np.empty(distinct_blocks, np.uint32), np.zeros(3, np.uint32))
 
 
 @rule

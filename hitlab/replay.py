@@ -105,7 +105,7 @@ def replay(
     effective = check(policy, capacity_blocks, options)
     state = policy.new(trace, capacity_blocks, **effective)
     hit_blocks = np.zeros(trace.requests, np.int64)
-    (kernel or compiled(policy))(state, trace.blocks, trace.starts, hit_blocks)
+    (kernel or compiled(policy))(state, trace.blocks.view(np.uint32), trace.starts, hit_blocks)
     if check_invariants and (faults := policy.faults(state)):
         raise HitlabError(
             f"the {policy.NAME} kernel broke its own rules: {'; '.join(faults)}",

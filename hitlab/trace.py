@@ -11,6 +11,8 @@ from hitlab.errors import TraceError, UsageError
 
 MAX_TOKENS = 2**31 - 1  # of a request or a block; k*B then never leaves 64 bits
 
+MAX_REFERENCES = 2**31 - 1  # queue cursors have 32 bits and move at most twice a reference
+
 BlockId = int | str
 
 
@@ -19,11 +21,11 @@ class Trace:
     """Requests in file order; their block ids are interned to 0 .. distinct_blocks - 1.
 
     The arrays are read-only, as they are when they come memory-mapped to a worker, so that kernels are
-    compiled for one kind of array. Blocks are unsigned because an index that cannot be negative is cheaper.
+    compiled for one kind of array.
     """
 
     block_tokens: int
-    blocks: NDArray[np.uint32]  # [references], request after request
+    blocks: NDArray[np.int32]  # [references], request after request
     starts: NDArray[np.int64]  # [requests + 1], where each request's blocks start
     prompt_tokens: NDArray[np.int64]  # [requests]
     distinct_blocks: int
@@ -95,6 +97,8 @@ class TraceBuilder:
 
     def trace(self) -> Trace:
         """The trace; the builder takes no more rows afterwards."""
+        if len(self._keys) > MAX_REFERENCES:
+            raise TraceError(f"more than {MAX_REFERENCES} block references", todo="split the trace")
         blocks, distinct_blocks = self._interned()
         return Trace(
             self._block_tokens,
@@ -112,47 +116,47 @@ class TraceBuilder:
             hash_id = self._symbols.setdefault(hash_id, len(self._symbols))
         self._keys.append(hash_id)
 
-    def _interned(self) -> tuple[NDArray[np.uint32], int]:
+    def _interned(self) -> tuple[NDArray[np.int32], int]:
         keys = np.frombuffer(self._keys, np.int64)
         if not self._symbols:
             return intern(keys)
         is_symbol = np.zeros(keys.size, np.bool_)
         is_symbol[np.frombuffer(self._symbol_places, np.int64)] = True
         integers, distinct_integers = intern(keys[~is_symbol])
-        blocks = np.empty(keys.size, np.uint32)
+        blocks = np.empty(keys.size, np.int32)
         blocks[~is_symbol] = integers
         blocks[is_symbol] = keys[is_symbol] + distinct_integers
         return blocks, distinct_integers + len(self._symbols)
 
 
-def intern(ids: NDArray[np.int64]) -> tuple[NDArray[np.uint32], int]:
+def intern(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
     """Number ids from 0 up, equal for equal ids; and how many distinct ones there are.
 
     >>> intern(np.array([7, 9, 7, 8]))[0].tolist(), intern(np.array([-5, 2**62, -5]))[0].tolist()
     ([0, 2, 0, 1], [0, 1, 0])
     """
     if ids.size == 0:
-        return np.zeros(0, np.uint32), 0
+        return np.zeros(0, np.int32), 0
     lowest = int(ids.min())
     span = int(ids.max()) - lowest + 1
-    if span <= 2 * ids.size:  # counted from somewhere, like Mooncake's: a table of all values is small
-        offsets = (ids - lowest).astype(np.uint32)
+    if span <= min(2 * ids.size, MAX_REFERENCES):  # counted from somewhere, like Mooncake's: a table of all values is small
+        offsets = (ids - lowest).astype(np.int32)
         used = np.zeros(span, np.bool_)
         used[offsets] = True
         distinct = int(np.count_nonzero(used))
         if distinct == span:
             return offsets, distinct
-        return (np.cumsum(used, dtype=np.uint32) - np.uint32(1))[offsets], distinct
+        return (np.cumsum(used, dtype=np.int32) - np.int32(1))[offsets], distinct
     # Hashes: numbered in the order of first appearance, so that blocks used together lie together.
     order = np.argsort(ids, kind="stable")
     ids = ids[order]
     opens_group = np.concatenate(([True], ids[1:] != ids[:-1]))
     del ids
     first_seen = order[opens_group]
-    number = np.empty(first_seen.size, np.uint32)
-    number[np.argsort(first_seen)] = np.arange(first_seen.size, dtype=np.uint32)
-    numbers = np.empty(order.size, np.uint32)
-    numbers[order] = number[np.cumsum(opens_group, dtype=np.uint32) - np.uint32(1)]
+    number = np.empty(first_seen.size, np.int32)
+    number[np.argsort(first_seen)] = np.arange(first_seen.size, dtype=np.int32)
+    numbers = np.empty(order.size, np.int32)
+    numbers[order] = number[np.cumsum(opens_group, dtype=np.int32) - np.int32(1)]
     return numbers, first_seen.size
 
 

@@ -23,7 +23,7 @@ class Cache(NamedTuple):
 
     uses: NDArray[np.uint32]  # [distinct blocks], 0 when absent
     lists: Lists
-    at: NDArray[np.int64]  # [2]: blocks resident, the lowest use count among them
+    at: NDArray[np.uint32]  # [2]: blocks resident, the lowest use count among them
     capacity_blocks: int
 
 
@@ -32,7 +32,7 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
     most_uses = int(np.bincount(trace.blocks).max()) if trace.blocks.size else 0
     uses = np.zeros(trace.distinct_blocks, np.uint32)
     lists = new_lists(most_uses + 1, trace.distinct_blocks)
-    return Cache(uses, lists, np.zeros(2, np.int64), capacity_blocks)
+    return Cache(uses, lists, np.zeros(2, np.uint32), capacity_blocks)
 
 
 @rule

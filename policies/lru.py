@@ -20,14 +20,14 @@ class Cache(NamedTuple):
 
     blocks: NDArray[np.uint32]  # [references]
     last_use: NDArray[np.uint32]  # [distinct blocks], an index into blocks, or ABSENT
-    at: NDArray[np.int64]  # [3]: the reference accessed now, the oldest that may still count, blocks resident
+    at: NDArray[np.uint32]  # [3]: the reference accessed now, the oldest that may still count, blocks resident
     capacity_blocks: int
 
 
 def new(trace: Trace, capacity_blocks: int) -> Cache:
     """An empty cache."""
     last_use = np.full(trace.distinct_blocks, ABSENT, np.uint32)
-    return Cache(trace.blocks, last_use, np.zeros(3, np.int64), capacity_blocks)
+    return Cache(trace.blocks.view(np.uint32), last_use, np.zeros(3, np.uint32), capacity_blocks)
 
 
 @rule

@@ -13,7 +13,7 @@ import typer
 from hitlab import __version__
 from hitlab.errors import HitlabError
 
-COMMANDS = ("predict", "measure", "check")  # in the order of the help page
+COMMANDS = ("predict", "measure", "preflight", "check", "replay", "model")  # in the order of the help page
 
 # Typer may bring its own click along; its usage error is BadParameter's parent wherever it lives.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -1,0 +1,268 @@
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hitlab import kernels, replay
+from hitlab.cli import build_app
+from hitlab.errors import HitlabError, TraceError, UsageError
+from hitlab.trace import Trace
+from hitlab.traces import read_trace
+
+Cli = Callable[..., str]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Run `hitlab replay` and return what it prints on stdout; errors come as exceptions."""
+
+    def run(*arguments: object) -> str:
+        app = build_app(("replay",))
+        app(["replay", *map(str, arguments)], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.fixture
+def chats(root: Path) -> Path:
+    return root / "examples" / "chats.jsonl.gz"
+
+
+def write(path: Path, requests: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(each) + "\n" for each in requests))
+    return path
+
+
+# Right values
+
+
+@pytest.mark.parametrize("case", range(4))
+def test_small_s3fifo_cases_are_exact_request_by_request(shared: Path, cli: Cli, tmp_path: Path, case: int) -> None:
+    given = json.loads((shared / "cases" / "s3fifo_small.json").read_text())[case]
+    trace = write(tmp_path / "trace.jsonl", given["requests"])
+    out = cli(
+        *(trace, "--capacity", given["capacity"], "--block-size", given["block_size"]),
+        *("--small-ratio", given["small_ratio"], "--max-freq", given["max_freq"]),
+        *("--per-request", "--json", "--check-invariants"),
+    )
+    document = json.loads(out)
+    assert {key: document[key] for key in given["expected"]} == given["expected"]
+
+
+@pytest.fixture(scope="module")
+def mooncake(shared: Path) -> Callable[[str, int], Trace]:
+    traces: dict[str, Trace] = {}
+
+    def read(name: str, block_tokens: int) -> Trace:
+        if name not in traces:
+            traces[name] = read_trace(shared / "traces" / name, block_tokens)
+        return traces[name]
+
+    return read
+
+
+def test_mooncake_traces_replay_to_the_published_values(shared: Path, mooncake: Callable[[str, int], Trace]) -> None:
+    for given in json.loads((shared / "cases" / "replay_golden.json").read_text()):
+        policy = replay.policy_named(given["policy"])
+        options = {name: given[name] for name in replay.options_of(policy)}
+        trace = mooncake(given["trace"], given["block_size"])
+        result = replay.replay(trace, policy, given["cache_capacity_blocks"], options, check_invariants=True)
+        assert {
+            **options,
+            "trace": given["trace"],
+            "policy": result.policy,
+            "block_size": result.block_tokens,
+            "cache_capacity_blocks": result.capacity_blocks,
+            "total_prompt_tokens": result.tally.queried_tokens,
+            "total_hit_tokens": result.tally.hit_tokens,
+            "overall_hit_rate": result.tally.hit_rate,
+            "final_cache_blocks": result.final_blocks,
+        } == given
+
+
+@pytest.mark.parametrize(
+    ("name", "hit_rate"), [("conversation_trace.jsonl", 0.37362), ("synthetic_trace.jsonl", 0.65124)]
+)
+def test_every_policy_reaches_the_infinite_cache_s_rate_and_no_more(
+    mooncake: Callable[[str, int], Trace], name: str, hit_rate: float
+) -> None:
+    for policy in ("s3fifo", "lru", "fifo", "lfu"):
+        result = replay.replay(mooncake(name, 512), replay.policy_named(policy), 10**7)
+        assert result.tally.hit_rate == pytest.approx(hit_rate, abs=5e-6)
+
+
+# By hand
+
+
+def hits(requests: list[tuple[int, list[Any]]], policy: str, capacity: int, block_tokens: int = 10) -> list[int]:
+    trace = Trace.of(requests, block_tokens)
+    tokens: list[int] = replay.replay(trace, replay.policy_named(policy), capacity).hit_tokens.tolist()
+    return tokens
+
+
+def test_lru_accesses_blocks_in_order_so_the_first_ones_go_first() -> None:
+    one, other = (30, [1, 2, 3]), (10, [9])
+    assert hits([one, other, one], "lru", 3) == [0, 0, 0]
+    assert hits([one, other, one], "lru", 4) == [0, 0, 30]
+
+
+def test_fifo_evicts_what_was_hit_and_lru_does_not() -> None:
+    requests = [(10, [block]) for block in (1, 2, 1, 3, 1)]
+    assert hits(requests, "fifo", 2) == [0, 0, 10, 0, 0]
+    assert hits(requests, "lru", 2) == [0, 0, 10, 0, 10]
+
+
+def test_lfu_evicts_the_least_used_and_of_those_the_least_recent() -> None:
+    # 1 was used twice, 2 and 3 once: 2 goes for 4, then 3 for 2, then 4 for 3.
+    requests = [(10, [block]) for block in (1, 1, 2, 3, 4, 2, 3, 1)]
+    assert hits(requests, "lfu", 3) == [0, 10, 0, 0, 0, 0, 0, 10]
+
+
+def test_lfu_forgets_the_uses_of_what_it_evicts() -> None:
+    # 1 and 2 end with two uses each, so 1, used longer ago, goes; back in with one use, it goes again.
+    requests = [(10, [block]) for block in (1, 1, 2, 2, 3, 1, 3, 2)]
+    assert hits(requests, "lfu", 2) == [0, 10, 0, 10, 0, 0, 0, 10]
+
+
+def test_s3fifo_promotes_what_was_used_again_and_remembers_what_was_not() -> None:
+    # Capacity 10: small holds 1 block, main and ghost 9.
+    assert hits([(10, [block]) for block in (1, 1, 2, 1)], "s3fifo", 10) == [0, 10, 0, 10]  # 1 went to main
+    assert hits([(10, [block]) for block in (1, 2, 1, 3, 1)], "s3fifo", 10) == [0, 0, 0, 0, 10]  # by the ghost
+
+
+def test_a_partial_last_block_counts_the_request_s_tokens_only() -> None:
+    assert hits([(29, [1, 2, 3])] * 2, "lru", 9) == [0, 29]
+    assert hits([(29, [1, 2])] * 2, "lru", 9) == [0, 20]  # only full blocks listed
+
+
+def test_ids_that_look_alike_do_not_hit() -> None:
+    assert hits([(5, [1]), (5, [4294967297]), (5, ["1"]), (5, [1])], "lru", 9) == [0, 0, 0, 5]
+    assert hits([(5, [9007199254740993]), (5, [9007199254740992])], "lru", 9) == [0, 0]
+
+
+def test_requests_are_replayed_in_file_order() -> None:
+    assert hits([(10, [1]), (20, [1, 2]), (10, [1])], "lru", 9) == [0, 10, 10]
+
+
+def test_broken_invariants_are_an_error_only_where_they_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    lru = replay.policy_named("lru")
+    monkeypatch.setattr(lru, "faults", lambda state: ["a block twice", "another nowhere"])
+    trace = Trace.of([(5, [1])], 5)
+    assert replay.replay(trace, lru, 9).final_blocks == 1
+    with pytest.raises(HitlabError, match="LRU kernel broke its own rules: a block twice; another nowhere"):
+        replay.replay(trace, lru, 9, check_invariants=True)
+
+
+# The command
+
+
+def test_the_json_document_has_the_specified_keys_and_its_numbers_add_up(cli: Cli, chats: Path) -> None:
+    document = json.loads(cli(chats, "--capacity", 400, "--per-request", "--json"))
+    requests = document["per_request"]
+    assert list(document) == [
+        *("policy", "variant", "small_ratio", "max_freq", "block_size", "cache_capacity_blocks"),
+        *("total_requests", "total_prompt_tokens", "total_hit_tokens", "overall_hit_rate"),
+        *("final_cache_blocks", "skipped_rows", "per_request"),
+    ]
+    assert (document["policy"], document["small_ratio"], document["max_freq"]) == ("S3FIFO", 0.1, 3)
+    assert document["total_requests"] == len(requests) == 3068
+    assert document["total_hit_tokens"] == sum(each["hit_tokens"] for each in requests)
+    assert document["total_prompt_tokens"] == sum(each["prompt_tokens"] for each in requests)
+    assert document["overall_hit_rate"] == document["total_hit_tokens"] / document["total_prompt_tokens"]
+    assert document["final_cache_blocks"] <= 400
+
+
+@pytest.mark.parametrize(("policy", "name"), [("LRU", "LRU"), ("fifo", "FIFO"), ("Lfu", "LFU")])
+def test_policies_without_options_name_none(cli: Cli, chats: Path, policy: str, name: str) -> None:
+    document = json.loads(cli(chats, "--capacity", 400, "--policy", policy, "--json"))
+    assert document["policy"] == name
+    assert document["variant"]
+    assert not {"small_ratio", "max_freq", "per_request"} & set(document)
+
+
+def test_the_table_says_policy_variant_and_rate_in_80_columns(cli: Cli, chats: Path) -> None:
+    out = cli(chats, "--capacity", 400, "--per-request")
+    assert "S3FIFO, small_ratio 0.1, max_freq 3" in out
+    assert "both queues" in out
+    assert "400 of 400" in out
+    assert "3,068" in out
+    assert len(out.splitlines()) > 3068
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_nothing_replayed_has_no_rate(cli: Cli, tmp_path: Path) -> None:
+    trace = write(tmp_path / "trace", [{"input_length": 0, "hash_ids": []}])
+    document = json.loads(cli(trace, "--capacity", 10, "--json"))
+    assert (document["overall_hit_rate"], document["total_requests"]) == (None, 1)
+    assert "none: no prompt tokens" in cli(trace, "--capacity", 10)
+
+
+def test_skipped_rows_are_counted_in_both_outputs(cli: Cli, tmp_path: Path) -> None:
+    trace = write(tmp_path / "t", [{"input_length": 0, "hash_ids": []}, {"input_length": 1}])
+    with pytest.raises(TraceError, match="missing required field"):
+        cli(trace, "--capacity", 10)
+    document = json.loads(cli(trace, "--capacity", 10, "--skip-malformed", "--json"))
+    assert (document["skipped_rows"], document["total_requests"]) == (1, 1)
+    assert document["first_skipped"].startswith(f"{trace}:2: not a request")
+    assert "skipped rows" in cli(trace, "--capacity", 10, "--skip-malformed")
+
+
+def test_a_capacity_that_cannot_work_is_said_before_the_trace_is_opened(cli: Cli, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="5 blocks leave the small queue empty"):
+        cli(tmp_path / "missing", "--capacity", 5)
+
+
+# Compiled kernels on disk
+
+REPLAY = "import sys; from hitlab.cli import build_app; build_app(('replay',))(sys.argv[1:], standalone_mode=False)"
+
+
+def test_a_kernel_is_compiled_once_and_said_to_be(chats: Path, tmp_path: Path) -> None:
+    def run() -> tuple[str, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", REPLAY, "replay", chats, "--policy", "fifo", "--capacity", "9", "--json"],
+            env={"NUMBA_CACHE_DIR": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return done.stdout, done.stderr
+
+    first, said = run()
+    assert said == "compiling the fifo kernel, once ...\n"
+    assert run() == (first, "")
+
+
+@pytest.fixture
+def fresh_folders() -> Any:
+    kernels.folder.cache_clear()
+    yield
+    kernels.folder.cache_clear()
+
+
+def test_a_changed_rule_is_compiled_anew(fresh_folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    lru = replay.policy_named("lru")
+    before = kernels.folder(lru)
+    edited = tmp_path / "lru.py"
+    edited.write_text(Path(lru.__file__).read_text() + "# edited\n")
+    monkeypatch.setattr(lru, "__file__", str(edited))
+    kernels.folder.cache_clear()
+    after = kernels.folder(lru)
+    assert before is not None
+    assert after is not None
+    assert before != after
+    assert {before.parent, after.parent} == {tmp_path / "hitlab" / "kernels"}
+
+
+def test_where_no_folder_can_be_made_nothing_is_kept(
+    fresh_folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
+    assert kernels.folder(replay.policy_named("lru")) is None
