@@ -1,0 +1,557 @@
+"""The cache models on cases worked out by hand, on what was measured, and on rules that always hold.
+
+B is a block or page in tokens, L a prompt's length. Token ids are counted up, so two parts of a prompt are
+alike only where the test makes them so.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hitlab.cache import CacheModel, Lease, PoolFullError, Ranks, Served, serve
+from hitlab.cache.paged import BlockPool, PagedCache, block_keys
+from hitlab.cache.radix import Node, RadixCache, RadixTree, common_prefix
+from hitlab.errors import InputError
+from hitlab.types import Prompt
+
+ROOM = 200_000  # tokens: more than any case here stores
+N, P, S = 64, 1000, 200
+
+
+class Ids:
+    """Token ids nobody has seen before."""
+
+    def __init__(self) -> None:
+        self._next = count(1000)
+
+    def __call__(self, length: int) -> tuple[int, ...]:
+        return tuple(next(self._next) for _ in range(length))
+
+
+@pytest.fixture
+def ids() -> Ids:
+    return Ids()
+
+
+def paged(block_tokens: int, capacity_tokens: int = ROOM) -> PagedCache:
+    return PagedCache(capacity_tokens // block_tokens + 1, block_tokens)
+
+
+def radix(page_tokens: int, capacity_tokens: int = ROOM) -> RadixCache:
+    return RadixCache(capacity_tokens, page_tokens)
+
+
+Build = Callable[..., CacheModel]
+BOTH = pytest.mark.parametrize("build", [paged, radix])
+
+
+def hits(model: CacheModel, prompts: Sequence[tuple[int, ...]], salt: str | None = None) -> list[int]:
+    return [serve(model, Prompt(prompt, salt)).hit_tokens for prompt in prompts]
+
+
+def shared_prefix(prefix: tuple[int, ...], ids: Ids, requests: int = N, suffix: int = S) -> list[tuple[int, ...]]:
+    return [prefix + ids(suffix) for _ in range(requests)]
+
+
+# --- The last token and the block it is in ---------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("block_tokens", "length", "found"),
+    [
+        *((16, 96, 80), (16, 97, 96), (16, 16, 0), (16, 17, 16), (16, 15, 0), (16, 1, 0)),
+        *((16, 1024, 1008), (16, 1025, 1024), (64, 64, 0), (64, 65, 64)),
+        *((1, 100, 99), (1, 1024, 1023), (1, 2, 1), (1, 1, 0)),
+    ],
+)
+def test_a_prompt_sent_again_hits_all_whole_blocks_before_its_last_token(
+    build: Build, block_tokens: int, length: int, found: int, ids: Ids
+) -> None:
+    prompt = ids(length)
+    assert hits(build(block_tokens), [prompt] * 4) == [0, found, found, found]
+
+
+@BOTH
+def test_a_prompt_that_goes_on_hits_to_the_end_of_the_whole_block(build: Build, ids: Ids) -> None:
+    prompt = ids(40)
+    assert hits(build(16), [prompt, prompt + ids(3)]) == [0, 32]
+
+
+@BOTH
+def test_the_same_block_after_another_one_is_not_the_same(build: Build, ids: Ids) -> None:
+    first, other, second = ids(16), ids(16), ids(17)
+    assert hits(build(16), [first + second, other + second]) == [0, 0]
+
+
+@BOTH
+def test_salts_are_namespaces_and_none_is_the_unsalted_one(build: Build, ids: Ids) -> None:
+    model, tokens = build(16), ids(97)
+    salted = [serve(model, Prompt(tokens, salt)).hit_tokens for salt in ("a", "a", "b", "", None)]
+    assert salted == [0, 96, 0, 0, 96]
+
+
+# --- 64 requests that share 1,000 of 1,200 tokens: what both engines were measured to do -------------
+
+MEASURED = {  # block: (cold + warm, warm with fresh suffixes, the same prompts again, 1,024 tokens again)
+    16: (62_496, 63_488, 75_776, 1008),
+    32: (62_496, 63_488, 75_776, 992),
+    64: (60_480, 61_440, 73_728, 960),
+    96: (60_480, 61_440, 73_728, 960),
+    128: (56_448, 57_344, 73_728, 896),
+    256: (48_384, 49_152, 65_536, 768),
+}
+
+
+@pytest.mark.parametrize("block_tokens", MEASURED)
+def test_paged_hits_are_those_measured_on_vllm(block_tokens: int, ids: Ids) -> None:
+    model, prefix, other = paged(block_tokens), ids(P), ids(1024)
+    cold_and_warm, warm, again, other_again = MEASURED[block_tokens]
+    prompts = shared_prefix(prefix, ids)
+    assert sum(hits(model, prompts)) == cold_and_warm
+    assert sum(hits(model, shared_prefix(prefix, ids))) == warm
+    assert sum(hits(model, prompts)) == again
+    assert hits(model, [other] * 3) == [0, other_again, other_again]
+    assert sum(hits(model, shared_prefix(ids(12), ids, suffix=500))) == 0
+
+
+@pytest.mark.parametrize(("page_tokens", "found"), [(1, 63_000), (16, 62_496)])
+def test_radix_hits_are_those_measured_on_sglang(page_tokens: int, found: int, ids: Ids) -> None:
+    assert sum(hits(radix(page_tokens), shared_prefix(ids(P), ids))) == found
+
+
+BROKEN = {  # (model, block): {index of the changed token: hits of a pass on a warm prefix}
+    (paged, 16): {3: 0, 400: 25_600, 992: 63_488, 999: 63_488},
+    (paged, 32): {3: 0, 400: 24_576, 992: 63_488, 999: 63_488},
+    (paged, 128): {3: 0, 400: 24_576, 992: 57_344},
+    (radix, 1): {3: 192, 400: 25_600, 992: 63_488, 999: 63_936},
+    (radix, 16): {3: 0, 400: 25_600, 992: 63_488, 999: 63_488},
+}
+
+
+@pytest.mark.parametrize(("build", "block_tokens"), BROKEN)
+def test_a_token_changed_in_every_request_keeps_the_blocks_before_it(build: Build, block_tokens: int, ids: Ids) -> None:
+    for index, found in BROKEN[build, block_tokens].items():
+        model, prefix = build(block_tokens), ids(P)
+        hits(model, shared_prefix(prefix, ids, 1))
+        broken = [prefix[:index] + ids(1) + prefix[index + 1 :] + ids(S) for _ in range(N)]
+        assert sum(hits(model, broken)) == found
+
+
+@BOTH
+@pytest.mark.parametrize("index", [3, 400, 999])
+def test_a_token_changed_once_for_all_is_a_prefix_of_its_own(build: Build, index: int, ids: Ids) -> None:
+    """f(i) for the first request and the whole prefix for the others: at B = 16, 16 * floor(i/16) + 63 * 992."""
+    model, prefix = build(16), ids(P)
+    hits(model, shared_prefix(prefix, ids, 1))
+    broken = shared_prefix(prefix[:index] + ids(1) + prefix[index + 1 :], ids)
+    assert sum(hits(model, broken)) == min(992, index // 16 * 16) + 63 * 992
+
+
+@BOTH
+def test_a_fixed_salt_is_a_namespace_and_a_fresh_salt_a_request_finds_nothing(build: Build, ids: Ids) -> None:
+    model, prefix = build(16), ids(P)
+    passes = [sum(hits(model, shared_prefix(prefix, ids), salt)) for salt in ("a", "a", None)]
+    assert passes == [62_496, 63_488, 62_496]
+    fresh = [serve(model, Prompt(prefix, f"salt {i}")).hit_tokens for i in range(N)]
+    assert sum(fresh) == 0
+
+
+@pytest.mark.parametrize(
+    ("build", "block_tokens", "found"), [(paged, 16, 61_504), (radix, 1, 62_000), (radix, 16, 61_504)]
+)
+def test_each_of_two_ranks_has_its_own_cold_request(build: Build, block_tokens: int, found: int, ids: Ids) -> None:
+    model = Ranks(build(block_tokens) for _ in range(2))
+    each = hits(model, shared_prefix(ids(P), ids))
+    assert each[:2] == [0, 0]
+    assert all(each[2:])
+    assert sum(each) == found
+
+
+# --- Decode ----------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("block_tokens", [1, 16, 64])
+@pytest.mark.parametrize("prompt_tokens", [15, 16, 100])
+@pytest.mark.parametrize("output_tokens", [1, 2, 13, 29, 64])
+def test_the_next_turn_hits_the_prompt_and_all_output_but_its_last_token(
+    build: Build, block_tokens: int, prompt_tokens: int, output_tokens: int, ids: Ids
+) -> None:
+    model, prompt, output = build(block_tokens), ids(prompt_tokens), ids(output_tokens)
+    serve(model, Prompt(prompt), output)
+    found = block_tokens * ((prompt_tokens + output_tokens - 1) // block_tokens)
+    assert hits(model, [prompt + output + ids(5)]) == [found]
+
+
+def test_sglang_stores_the_last_token_too_when_a_stop_token_ended_the_request(ids: Ids) -> None:
+    model, prompt, output = radix(1), ids(100), ids(7)
+    serve(model, Prompt(prompt), output, max_tokens=50, stopped=True)
+    assert hits(model, [prompt + output + ids(5)]) == [107]
+
+
+@BOTH
+def test_what_decode_stored_belongs_to_the_salt_of_its_prompt(build: Build, ids: Ids) -> None:
+    model, prompt, output = build(16), ids(10), ids(30)
+    serve(model, Prompt(prompt, "a"), output)
+    longer = [prompt + output + ids(5)]
+    assert (hits(model, longer, "b"), hits(model, longer, "a")) == ([0], [32])
+
+
+# --- Eviction --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("floods", "found"), [(0, P), (7, P), (8, 0)])
+def test_a_prefix_in_32768_tokens_survives_7_floods_of_4096_and_is_gone_at_8(floods: int, found: int, ids: Ids) -> None:
+    """64 requests leave 1,000 + 64 * 200 tokens; with 8 floods 13,800 must go, which is all of them."""
+    model, prefix = radix(1, 32_768), ids(P)
+    hits(model, shared_prefix(prefix, ids))
+    hits(model, [ids(4096) for _ in range(floods)])
+    assert hits(model, shared_prefix(prefix, ids, 2)) == [found, P]
+
+
+def test_a_prefix_touched_between_floods_survives(ids: Ids) -> None:
+    model, prefix = radix(1, 32_768), ids(P)
+    hits(model, shared_prefix(prefix, ids))
+    for _ in range(10):
+        hits(model, [ids(4096) for _ in range(4)])
+        assert hits(model, shared_prefix(prefix, ids, 1)) == [P]
+
+
+def test_after_a_flood_the_first_request_misses_and_only_it(ids: Ids) -> None:
+    """2,048 blocks of 16 and 10 floods of 4,096: a pass scores as from cold, the next as from warm."""
+    model, prefix = paged(16, 2048 * 16), ids(P)
+    hits(model, shared_prefix(prefix, ids))
+    hits(model, [ids(4096) for _ in range(10)])
+    first_pass = hits(model, shared_prefix(prefix, ids))
+    assert (first_pass[0], sum(first_pass)) == (0, 62_496)
+    assert sum(hits(model, shared_prefix(prefix, ids))) == 63_488
+
+
+def test_a_salted_pass_larger_than_the_pool_evicts_the_prefix(ids: Ids) -> None:
+    """Each of 64 salted requests takes 75 blocks and 2,048 are all there are."""
+    model, prefix = paged(16, 2048 * 16), ids(P)
+    hits(model, shared_prefix(prefix, ids))
+    for number in range(N):
+        serve(model, Prompt(prefix + ids(S), f"salt {number}"))
+    assert hits(model, shared_prefix(prefix, ids, 1)) == [0]
+
+
+def test_a_flood_eats_a_prompt_from_its_tail(ids: Ids) -> None:
+    """100 blocks of 16; a prompt of 40 blocks leaves 60 for the flood, and every block more takes one away.
+
+    The block with the prompt's last token is never a hit, so 39 blocks are all there is to find.
+    """
+    prompt, found = ids(640), []
+    for flood_blocks in (60, 61, 62, 80, 98, 99, 100):
+        model = paged(16, 1600)
+        hits(model, [prompt, ids(flood_blocks * 16)])
+        found += [tokens // 16 for tokens in hits(model, [prompt])]
+    assert found == [39, 39, 38, 20, 2, 1, 0]
+
+
+def test_finished_blocks_are_reused_tail_first() -> None:
+    """3 blocks: request 1, 2, 3, then 9, then 1, 2, 3 finds 2; access order would have evicted 1 and found 0."""
+    pool = BlockPool(num_blocks=4)
+    found = []
+    for keys in ([1, 2, 3], [9], [1, 2, 3]):
+        blocks = pool.longest_hit(keys)
+        found.append(len(blocks))
+        pool.touch(blocks)
+        taken = pool.take(len(keys) - len(blocks))
+        pool.name(taken, keys[len(blocks) :])
+        pool.release(blocks + taken)
+    assert found == [0, 0, 2]
+
+
+def test_blocks_behind_a_hole_are_no_hit() -> None:
+    pool = BlockPool(num_blocks=4)
+    pool.name(pool.take(2), [2, 3])
+    assert pool.longest_hit([1, 2, 3]) == []
+    assert len(pool.longest_hit([2, 3])) == 2
+
+
+def test_one_token_short_costs_a_whole_leaf(ids: Ids) -> None:
+    model, old, recent = radix(1, 1000), ids(600), ids(399)
+    hits(model, [old, recent])
+    assert serve(model, Prompt(ids(2))) == Served(hit_tokens=0, evicted_tokens=600)
+
+
+def test_above_page_size_1_a_page_too_many_is_asked_for(ids: Ids) -> None:
+    """112 tokens in pages of 16, 48 of them free: a prompt of 48 fits, but asks for 64 and evicts."""
+    model = radix(16, 112)
+    hits(model, [ids(64)])
+    assert serve(model, Prompt(ids(48))).evicted_tokens == 64
+
+
+def test_a_prompt_of_whole_blocks_leaves_its_last_block_twice(ids: Ids) -> None:
+    model, prompt = paged(16), ids(64)
+    hits(model, [prompt, prompt])
+    assert model.resident_tokens == 64 + 16
+
+
+# --- Several at once -------------------------------------------------------------------------------
+
+
+def test_prompts_that_run_at_once_share_on_vllm_and_not_on_sglang(ids: Ids) -> None:
+    prompts = [Prompt(prompt) for prompt in shared_prefix(ids(P), ids, 3)]
+    assert [paged_lease.hit_tokens for paged_lease in map(paged(16).begin, prompts)][1:] == [992, 992]
+    assert [radix_lease.hit_tokens for radix_lease in map(radix(16).begin, prompts)] == [0, 0, 0]
+
+
+@BOTH
+def test_one_that_does_not_fit_leaves_no_trace_and_fits_later(build: Build, ids: Ids) -> None:
+    model, kept = build(16, 320), ids(33)
+    hits(model, [kept])
+    lease = model.begin(Prompt(ids(160)))
+    before = (model.resident_tokens, model.evicted_tokens)
+    with pytest.raises(PoolFullError, match="are needed"):
+        model.begin(Prompt(ids(300)))
+    assert (model.resident_tokens, model.evicted_tokens) == before
+    lease.finish()
+    assert hits(model, [kept]) == [32]
+    assert serve(model, Prompt(ids(300))).hit_tokens == 0
+
+
+@BOTH
+def test_a_token_that_does_not_fit_can_be_decoded_later(build: Build, ids: Ids) -> None:
+    model, prompt, output = build(16, 96), ids(32), ids(40)
+    lease, other = model.begin(Prompt(prompt), max_tokens=40), model.begin(Prompt(ids(32)), max_tokens=1)
+    waited = 0
+    for token in output:
+        try:
+            lease.decode(token)
+        except PoolFullError:
+            waited += 1
+            other.finish()
+            lease.decode(token)
+    lease.finish()
+    assert waited == 1
+    assert hits(model, [prompt + output[:-1] + ids(1)]) == [64]
+
+
+@BOTH
+def test_reset_is_refused_while_a_request_runs_and_keeps_the_evicted_count(build: Build, ids: Ids) -> None:
+    model, prompt = build(16, 160), ids(97)
+    hits(model, [ids(144), prompt])
+    evicted = model.evicted_tokens
+    assert evicted > 0
+    lease = model.begin(Prompt(prompt))
+    assert not model.reset()
+    assert lease.hit_tokens == 96
+    lease.finish()
+    assert model.reset()
+    assert (model.resident_tokens, model.evicted_tokens) == (0, evicted)
+    assert hits(model, [prompt]) == [0]
+
+
+def test_ranks_add_up_and_reset_together(ids: Ids) -> None:
+    ranks = Ranks([paged(16, 160), paged(16, 160)])
+    prompt = ids(97)
+    assert (hits(ranks, [prompt]), ranks.turn) == ([0], 1)
+    lease = ranks.begin(Prompt(prompt))
+    assert (ranks.turn, ranks.capacity_tokens, ranks.resident_tokens) == (0, 320, 192)
+    assert not ranks.reset()
+    lease.finish()
+    assert ranks.reset()
+    assert ranks.resident_tokens == 0
+
+
+def test_a_rank_that_is_full_keeps_its_turn(ids: Ids) -> None:
+    ranks = Ranks([paged(16, 160), paged(16, 160)])
+    with pytest.raises(PoolFullError):
+        ranks.begin(Prompt(ids(161)))
+    assert ranks.turn == 0
+
+
+def test_serve_gives_the_room_back_when_decode_fails(ids: Ids) -> None:
+    model = paged(16, 32)
+    with pytest.raises(PoolFullError):
+        serve(model, Prompt(ids(30)), ids(10))
+    assert model.reset()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PagedCache(num_blocks=0, block_tokens=16),
+        lambda: PagedCache(num_blocks=8, block_tokens=0),
+        lambda: RadixCache(max_total_tokens=-1),
+        lambda: RadixCache(max_total_tokens=100, page_tokens=0),
+        lambda: RadixCache(max_total_tokens=100, page_tokens=16, chunk_tokens=15),
+    ],
+)
+def test_sizes_that_no_server_has_are_refused(make: Callable[[], CacheModel]) -> None:
+    with pytest.raises(InputError, match=r"no cache has|shorter than a page"):
+        make()
+
+
+def test_a_chunk_size_of_minus_1_is_sglangs_way_to_say_none(ids: Ids) -> None:
+    model, prompt = RadixCache(ROOM, chunk_tokens=-1), ids(500)
+    assert hits(model, [prompt, prompt]) == [0, 499]
+
+
+# --- What always holds -----------------------------------------------------------------------------
+
+# Few ids and many common beginnings, so that prompts share, nest and repeat.
+BASES = [tuple((base * 7 + i * i) % 5 for i in range(60)) for base in range(3)]
+prompts = st.builds(
+    lambda base, cut, tail, salt: Prompt((*base[:cut], *tail) or (1,), salt),
+    st.sampled_from(BASES),
+    st.integers(0, 60),
+    st.lists(st.integers(0, 4), max_size=9),
+    st.sampled_from([None, None, "a"]),
+)
+block_sizes = st.sampled_from([1, 2, 4, 16])
+# (what to do, a prompt to begin, which running request, how many tokens to decode)
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["begin", "begin", "decode", "finish", "reset"]),
+        prompts,
+        st.integers(0, 9),
+        st.integers(1, 20),
+        st.booleans(),
+    ),
+    max_size=60,
+)
+
+
+def check_pool(cache: PagedCache) -> None:
+    pool = cache.pool
+    in_use = {block for block, users in enumerate(pool._users) if users}
+    assert in_use.isdisjoint(pool._free)
+    assert in_use | set(pool._free) == set(range(1, pool.num_blocks))
+    for key, blocks in pool._blocks_of.items():
+        assert len(blocks) == len(set(blocks)) > 0
+        assert all(pool._key_of[block] == key for block in blocks)
+    assert sum(map(len, pool._blocks_of.values())) == len(pool._key_of)
+
+
+def check_tree(cache: RadixCache) -> None:
+    tree, seen, locked = cache.tree, [], 0
+    waiting: list[Node] = [tree._root]
+    while waiting:
+        node = waiting.pop()
+        for (salt, page), child in node.children.items():
+            assert child.parent is node
+            assert (child.salt, child.tokens[: cache.page_tokens]) == (salt, page)
+            assert len(child.tokens) % cache.page_tokens == 0 < len(child.tokens)
+            assert node is tree._root or node.locks >= child.locks
+            seen.append(child)
+            locked += len(child.tokens) if child.locks else 0
+            waiting.append(child)
+    assert set(seen) == set(tree._recency)
+    assert sum(len(node.tokens) for node in seen) == tree.tokens
+    assert locked == tree.locked_tokens
+    assert cache.free_tokens >= 0
+    assert cache.held_tokens >= 0
+
+
+def run_steps(model: CacheModel, script: list[Any], block_tokens: int, check: Callable[[], None]) -> None:
+    running: list[Lease] = []
+    evicted = 0
+    for what, prompt, which, tokens, stopped in script:
+        if what == "begin":
+            try:
+                lease = model.begin(prompt, max_tokens=20)
+            except PoolFullError:
+                continue
+            assert lease.hit_tokens <= len(prompt.tokens) - 1
+            assert lease.hit_tokens % block_tokens == 0
+            running.append(lease)
+        elif what == "reset":
+            assert model.reset() == (not running)
+        elif running and what == "decode":
+            try:
+                for token in range(tokens):
+                    running[which % len(running)].decode(token % 5)
+            except PoolFullError:
+                pass
+        elif running:
+            running.pop(which % len(running)).finish(stopped)
+        assert 0 <= model.resident_tokens <= model.capacity_tokens
+        assert model.evicted_tokens >= evicted
+        evicted = model.evicted_tokens
+        check()
+    for lease in running:
+        lease.finish()
+    check()
+    assert model.reset()
+
+
+@settings(deadline=None)
+@given(script=steps, block_tokens=block_sizes, capacity_tokens=st.integers(20, 200))
+def test_a_block_is_free_or_in_use_and_known_by_its_key(
+    script: list[Any], block_tokens: int, capacity_tokens: int
+) -> None:
+    model = paged(block_tokens, capacity_tokens)
+    run_steps(model, script, block_tokens, lambda: check_pool(model))
+
+
+@settings(deadline=None)
+@given(
+    script=steps,
+    block_tokens=block_sizes,
+    capacity_tokens=st.integers(20, 200),
+    chunk_tokens=st.sampled_from([None, 16, 24]),
+    overlap=st.booleans(),
+)
+def test_no_token_is_twice_in_the_tree_or_unaccounted_for(
+    script: list[Any], block_tokens: int, capacity_tokens: int, chunk_tokens: int | None, overlap: bool
+) -> None:
+    model = RadixCache(capacity_tokens, block_tokens, chunk_tokens, overlap)
+    run_steps(model, script, block_tokens, lambda: check_tree(model))
+    assert (model.held_tokens, model.tree.locked_tokens) == (0, 0)
+
+
+@settings(deadline=None)
+@given(
+    sent=st.lists(st.tuples(prompts, st.lists(st.integers(0, 4), min_size=1, max_size=20)), max_size=20),
+    block_tokens=block_sizes,
+    build=st.sampled_from([paged, radix]),
+)
+def test_with_room_for_all_a_hit_is_the_longest_common_beginning_in_whole_blocks(
+    sent: list[tuple[Prompt, list[int]]], block_tokens: int, build: Build
+) -> None:
+    """Against a list of everything stored, compared token by token."""
+    model = build(block_tokens)
+    stored: list[Prompt] = []
+    for prompt, output in sent:
+        longest = 0
+        for other in stored:
+            if other.salt == prompt.salt:
+                alike = zip(other.tokens, prompt.tokens[:-1], strict=False)
+                same = next((i for i, (a, b) in enumerate(alike) if a != b), None)
+                whole = min(len(other.tokens), len(prompt.tokens) - 1) if same is None else same
+                longest = max(longest, whole // block_tokens * block_tokens)
+        assert serve(model, prompt, output).hit_tokens == longest
+        stored.append(Prompt((*prompt.tokens, *output[:-1]), prompt.salt))
+    assert model.evicted_tokens == 0
+
+
+@given(a=st.lists(st.integers(0, 2), max_size=40), b=st.lists(st.integers(0, 2), max_size=40))
+def test_the_common_prefix_is_what_a_loop_over_tokens_finds(a: list[int], b: list[int]) -> None:
+    expected = 0
+    for left, right in zip(a, b, strict=False):
+        if left != right:
+            break
+        expected += 1
+    assert common_prefix(tuple(a), tuple(b)) == expected
+
+
+def test_keys_of_different_salts_and_lengths_never_meet(ids: Ids) -> None:
+    tokens = ids(64)
+    keys = [key for salt in (None, "a", "b") for key in block_keys(Prompt(tokens, salt), 16)]
+    assert len(set(keys)) == 12
+    assert block_keys(Prompt(tokens[:63]), 16) == block_keys(Prompt(tokens), 16)[:3]
+
+
+def test_a_tree_of_locked_leaves_has_nothing_to_evict() -> None:
+    tree = RadixTree(page_tokens=1)
+    tree.lock(tree.insert((1, 2, 3)))
+    with pytest.raises(LookupError):
+        tree.evict_oldest()
