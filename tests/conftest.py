@@ -1,11 +1,17 @@
 """What every test may ask for."""
 
 import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from hitlab.cli import main
+
 ROOT = Path(__file__).resolve().parent.parent
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +27,29 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no shared data at {folder}: this checkout stands alone (HITLAB_SHARED names another place)")
     return folder
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
+Hitlab = Callable[..., Ran]
+
+
+@pytest.fixture
+def hitlab(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hitlab:
+    """Run the command line in this process, as `hitlab ARGUMENTS`, on a terminal of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> Ran:
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Ran(int(left.value.code or 0), _STYLE.sub("", captured.out), _STYLE.sub("", captured.err))
+
+    return run

@@ -10,6 +10,8 @@ from hitlab.plan import phases_of
 from hitlab.predict import Prediction, phase_tally, predict, total
 from hitlab.types import BreakOptions, Phase, SharedPrefix, Tally
 
+DEFAULT_BLOCK_TOKENS = 16  # vLLM's, said here so that the default case loads no engine
+
 
 def command(
     requests: opt.Requests = 64,
@@ -21,14 +23,12 @@ def command(
             "--block-size",
             "--page-size",
             "-B",
-            help="B: match granularity in tokens (default: the engine's).",
+            help="B: match granularity in tokens (default: the engine's, or 16).",
         ),
     ] = None,
     groups: opt.Groups = 1,
     dp: opt.DataParallel = 1,
-    engine: Annotated[
-        str, typer.Option("--engine", help="Whose default block or page size to take.")
-    ] = "vllm",
+    engine: Annotated[str, typer.Option("--engine", help="Whose default block or page size to take.")] = "vllm",
     break_mode: opt.BreakMode = "none",
     break_at: opt.BreakAt = 0,
     break_fixed: opt.BreakFixed = False,
@@ -41,7 +41,7 @@ def command(
     Example: hitlab predict --prefix-len 1000 --suffix-len 200 --requests 64 --block-size 16
     """
     shape = SharedPrefix(requests, prefix_len, suffix_len, groups)
-    block_tokens = families.load("engines", engine).DEFAULT_BLOCK_TOKENS if block_size is None else block_size
+    block_tokens = _block_tokens(block_size, engine)
     prediction = predict(shape, block_tokens, dp)
     how = families.load("workloads.breaks", break_mode)
     phases = phases_of(how, shape, BreakOptions(break_at, break_fixed))
@@ -82,9 +82,7 @@ def command(
             }
         )
         return
-    print(
-        f"{requests:,} requests of {prefix_len:,} shared + {suffix_len:,} own tokens, block {block_tokens:,}"
-    )
+    print(f"{requests:,} requests of {prefix_len:,} shared + {suffix_len:,} own tokens, block {block_tokens:,}")
     for line in _sheet(shape, prediction, tally, dp, how.SCORED):
         print(line)
     print()
@@ -93,9 +91,12 @@ def command(
         print(_row(phase, tallies[phase.name]))
 
 
-def _sheet(
-    shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int, scored: tuple[str, ...]
-) -> list[str]:
+def _block_tokens(block_size: int | None, engine: str | None) -> int:
+    default = DEFAULT_BLOCK_TOKENS if engine is None else int(families.load("engines", engine).DEFAULT_BLOCK_TOKENS)
+    return default if block_size is None else block_size
+
+
+def _sheet(shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int, scored: tuple[str, ...]) -> list[str]:
     unbroken = prediction.tally
     ceiling = Tally(shape.prompt_tokens, shape.prefix_tokens)
     cold = min(shape.requests, shape.groups * ranks)
@@ -107,7 +108,7 @@ def _sheet(
         f"ceiling      {_percent(ceiling)}  P/(P+S): every prefix token found, every time",
         f"cold start   {_loss(prediction.cold_start_points)}  {cold:,} cold request{'s'[: cold != 1]}",
         f"granularity  {_loss(prediction.granularity_points)}  "
-        f"{stranded:,} of {shape.prefix_tokens:,} prefix tokens stranded in a partial block",
+        f"{stranded:,} of {shape.prefix_tokens:,} tokens stranded in a partial block",
     ]
     if last:
         lines.append(
