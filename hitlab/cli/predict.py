@@ -28,7 +28,9 @@ def command(
     ] = None,
     groups: opt.Groups = 1,
     dp: opt.DataParallel = 1,
-    engine: Annotated[str, typer.Option("--engine", help="Whose default block or page size to take.")] = "vllm",
+    engine: Annotated[
+        str | None, typer.Option("--engine", "-e", help="Whose default block or page size to take.")
+    ] = None,
     break_mode: opt.BreakMode = "none",
     break_at: opt.BreakAt = 0,
     break_fixed: opt.BreakFixed = False,
