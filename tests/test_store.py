@@ -1,0 +1,74 @@
+"""Result files: whole, never over another, and without keys."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hitlab import store
+from hitlab.errors import InputError
+from hitlab.result import EngineInfo, Result
+
+
+def result(source: str = "real", complete: bool = True) -> Result:
+    return Result(
+        schema_version=1,
+        hitlab_version="0",
+        started_utc="2026-11-29T23:01:43+00:00",
+        engine=EngineInfo(
+            name="vllm",
+            title="vLLM",
+            version="0.32.0",
+            model="tiny",
+            base_url="http://h:8000",
+            block_tokens=16,
+            capacity_blocks=2047,
+            data_parallel_ranks=1,
+            source=source,
+        ),
+        experiment={"break_mode": "capacity"},
+        phases=[],
+        checks=[],
+        complete=complete,
+        valid=True,
+        agrees=True,
+        verdict="healthy",
+        explanation="",
+        notes=[],
+        seed=0,
+        counters_before={},
+        counters_after={},
+    )
+
+
+def test_result_is_read_back_as_it_was(tmp_path: Path) -> None:
+    path = store.save(result(), tmp_path)
+    assert path.name == "20261129T230143-vllm-capacity.json"
+    assert msgspec.json.decode(path.read_bytes(), type=Result) == result()
+
+
+def test_second_result_of_the_same_second_gets_its_own_file(tmp_path: Path) -> None:
+    first, second = store.save(result(), tmp_path), store.save(result(), tmp_path)
+    assert first != second
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([first.name, second.name])
+
+
+def test_emulated_and_incomplete_runs_say_so_in_their_name(tmp_path: Path) -> None:
+    path = store.save(result("emulated", complete=False), tmp_path)
+    assert path.name == "20261129T230143-vllm-capacity-EMULATED-incomplete.json"
+
+
+def test_place_that_can_not_be_written_is_found_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="--out"):
+        store.make_ready(tmp_path / "file" / "results")
+
+
+def test_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hitlab.store.os.fsync", full)
+    with pytest.raises(InputError, match="No space left"):
+        store.save(result(), tmp_path)
+    assert list(tmp_path.iterdir()) == []
