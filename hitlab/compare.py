@@ -73,8 +73,8 @@ def _after_break(by_name: dict[str, PhaseResult], whole: int) -> Verdict | None:
         if recovery and recovery.hit_tokens:
             return Verdict(
                 "evicted",
-                f"After the flood one request hit {evicted.hit_tokens:,} tokens instead of {whole:,}; the ones after it "
-                "hit again with nothing changed: the prefix was right, its blocks were gone.",
+                f"After the flood one request hit {evicted.hit_tokens:,} tokens instead of {whole:,}; the ones "
+                "after it hit again with nothing changed: the prefix was right, its blocks were gone.",
             )
         return Verdict("cannot tell", "After the flood nothing hits any more, not even a request's repeat.")
     broken, repeat = by_name.get("break"), by_name.get("repeat")

@@ -86,4 +86,4 @@ def test_difference_in_a_break_keeps_its_name_and_is_said() -> None:
 
 def test_block_sizes_that_match_as_many_tokens_can_not_be_told_apart() -> None:
     assert alike_block_sizes(SHAPE, 16) == [32]
-    assert alike_block_sizes(SharedPrefix(64, 1008, 200), 16) == []
+    assert alike_block_sizes(SharedPrefix(64, 1016, 200), 16) == []
