@@ -81,6 +81,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
         model_path=info.get("model_path"),
         max_model_tokens=info.get("context_length") or info.get("max_req_input_len"),
         block_tokens=block_tokens,
+        pool_blocks=capacity_tokens // block_tokens if capacity_tokens and block_tokens else None,
         capacity_tokens=capacity_tokens,
         caching=None if off is None else not off,
         ranks=info.get("dp_size") or 1,

@@ -73,8 +73,10 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     blocks = _number(labels, "num_gpu_blocks")
     # With data parallelism num_gpu_blocks is the ranks' sum, kv_cache_size_tokens one rank's pool.
     pool_tokens = _number(labels, "kv_cache_size_tokens")
-    if pool_tokens is None and blocks is not None and block_tokens is not None:
-        pool_tokens = blocks // ranks * block_tokens
+    if block_tokens and pool_tokens:
+        blocks = pool_tokens // block_tokens
+    elif blocks:
+        blocks //= ranks
     notes = []
     if labels.get("mamba_cache_mode", "none") != "none" or labels.get("sliding_window", "None") != "None":
         notes.append("hybrid or sliding-window model: the prefix formula is an upper bound")
@@ -86,8 +88,9 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
         model_path=model.get("root"),
         max_model_tokens=model.get("max_model_len"),
         block_tokens=block_tokens,
+        pool_blocks=blocks,
         # The null block is part of the pool and holds nothing.
-        capacity_tokens=None if pool_tokens is None or block_tokens is None else pool_tokens - block_tokens,
+        capacity_tokens=(blocks - 1) * block_tokens if blocks and block_tokens else None,
         caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
         ranks=ranks,
         emulated="emulated" in str(version),

@@ -69,7 +69,8 @@ class ServerFacts:
     model_path: str | None = None  # where the server loaded it from
     max_model_tokens: int | None = None
     block_tokens: int | None = None
-    capacity_tokens: int | None = None  # of one data-parallel rank
+    pool_blocks: int | None = None  # of one data-parallel rank, as the engine's own option counts them
+    capacity_tokens: int | None = None  # that they hold
     caching: bool | None = None
     ranks: int = 1
     chunked_prefill_tokens: int | None = None

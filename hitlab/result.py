@@ -16,7 +16,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     base_url: str
     block_tokens: int
-    capacity_blocks: int | None  # of one data-parallel rank, all usable
+    capacity_blocks: int | None  # of one data-parallel rank, by the engine's own count
     data_parallel_ranks: int
     source: str  # "real" or "emulated"
 

@@ -95,12 +95,9 @@ def keep(run: Run, folder: Path) -> Path:
 
 def _fact_checks(facts: ServerFacts, asked: Asked) -> list[Check]:
     """What the server says of itself against what was asked for."""
-    capacity_blocks = (
-        facts.capacity_tokens // facts.block_tokens if facts.capacity_tokens and facts.block_tokens else None
-    )
     return [
         _agreement("block size", asked.block_tokens, facts.block_tokens, required=True),
-        _agreement("pool size in blocks", asked.capacity_blocks, capacity_blocks),
+        _agreement("pool size in blocks", asked.capacity_blocks, facts.pool_blocks),
         _agreement("data-parallel ranks", asked.ranks, facts.ranks),
         Check(
             name="prefix caching on",

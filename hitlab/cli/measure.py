@@ -55,6 +55,7 @@ def command(
     api_key_env: target.ApiKeyEnv = None,
     admin_key_env: target.AdminKeyEnv = None,
     timeout: target.Timeout = 120.0,
+    fault: target.Fault = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the result file.")] = Path("results"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and send nothing.")] = False,
     as_json: opt.Json = False,
@@ -102,7 +103,16 @@ def command(
         return
     _measure(
         target.Target(
-            engine, base_url, tuple(metrics_url or ()), emulate, cpu, asked, api_key_env, admin_key_env, timeout
+            engine,
+            base_url,
+            tuple(metrics_url or ()),
+            emulate,
+            cpu,
+            asked,
+            api_key_env,
+            admin_key_env,
+            timeout,
+            tuple(fault or ()),
         ),
         experiment,
         asked,

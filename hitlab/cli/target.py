@@ -40,6 +40,10 @@ ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Environmen
 AdminKeyEnv = Annotated[
     str | None, typer.Option("--admin-key-env", help="Environment variable with the key for resets, if another.")
 ]
+Fault = Annotated[
+    list[str] | None,
+    typer.Option("--fault", help="Break the emulated engine: NAME or NAME=VALUE, as reset=lies or fail-post=20."),
+]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for one response.")]
 
 
@@ -56,6 +60,7 @@ class Target:
     api_key_env: str | None
     admin_key_env: str | None
     timeout_s: float
+    faults: tuple[str, ...] = ()
 
     @contextmanager
     def running(self) -> Iterator[str]:
@@ -65,11 +70,27 @@ class Target:
         if (self.emulate or self.cpu) and self.base_url:
             raise UsageError("--base-url names a server, --emulate and --cpu start one", todo="choose one")
         if self.emulate:
-            yield from self._emulated()
+            with self._emulated() as base_url:
+                yield base_url
         elif self.cpu:
-            yield from self._on_cpu()
+            with self._on_cpu() as base_url:
+                yield base_url
         else:
             yield self.base_url or families.load("engines", self.engine).DEFAULT_BASE_URL
+
+    @contextmanager
+    def _emulated(self) -> Iterator[str]:
+        from hitlab import emulate
+        from hitlab.emulation import Faults
+
+        config = emulate.settings(
+            self.engine,
+            block_tokens=self.asked.block_tokens,
+            capacity_blocks=self.asked.capacity_blocks,
+            ranks=self.asked.ranks,
+        )
+        with emulate.start(self.engine, config, Faults.parse(self.faults)) as server:
+            yield server.base_url
 
     def client(self, base_url: str, connections: int = 1) -> "EngineClient":
         """A client for the running server."""
