@@ -347,7 +347,7 @@ class RadixLease:
 
     def _is_step_ahead(self, stopped: bool) -> bool:
         """Whether the scheduler began another step before it saw the stop token (D3)."""
-        return stopped and self._cache.overlap and len(self._output) < self._max_tokens
+        return stopped and self._cache.overlap and 0 < len(self._output) < self._max_tokens
 
     def _insert_prompt_again(self, inserted: int) -> None:
         """Split what was inserted where the prompt ends (S9)."""
