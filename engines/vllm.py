@@ -121,6 +121,7 @@ def read_counters(page: Page, model: str | None) -> Counters:
             for name in (*names, *external, *apart, "vllm:num_preemptions_total")
             for sample in page.named(name)
         },
+        births={sample.series: sample.value for sample in page.named(f"{family}_queries_created")},
     )
 
 

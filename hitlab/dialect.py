@@ -101,6 +101,7 @@ class Counters:
     preemptions: int = 0
     evicted_tokens: int | None = None
     raw: Mapping[str, float] = field(default_factory=dict)  # every series looked at
+    births: Mapping[str, float] = field(default_factory=dict)  # when counters were made, where the page says
 
     def since(self, before: "Counters") -> tuple[Tally, str]:
         """The interval's tally and the source used; ("", an empty tally) while there is no counter."""
@@ -108,9 +109,15 @@ class Counters:
             return now - before.pairs.get(source, NOTHING), source
         return NOTHING, ""
 
-    def fell_since(self, before: "Counters") -> list[str]:
-        """Counters lower than they were or gone: the server restarted, or another one answered."""
-        return [series for series, value in before.raw.items() if self.raw.get(series, -1.0) < value]
+    def restarted_since(self, before: "Counters") -> str:
+        """A counter that is lower than it was, gone, or made anew: another server answers. Empty if none is."""
+        for series, value in before.raw.items():
+            if self.raw.get(series, -1.0) < value:
+                return f"{series} fell"
+        for series, moment in before.births.items():
+            if self.births.get(series, moment) != moment:
+                return f"{series} was made anew"
+        return ""
 
     def __add__(self, other: "Counters") -> "Counters":
         """The counters of two servers taken together."""
@@ -124,6 +131,7 @@ class Counters:
             preemptions=self.preemptions + other.preemptions,
             evicted_tokens=sum(evicted) if evicted else None,
             raw={**self.raw, **other.raw},
+            births={**self.births, **other.births},
         )
 
 

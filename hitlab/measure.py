@@ -243,10 +243,10 @@ class Run:
         pause_s = _POLL_S
         while True:
             now = await self._client.scrape()
-            fell = now.fell_since(self._last)
+            restarted = now.restarted_since(self._last)
             self._made.add("counters never fell")
-            if fell:
-                self._fail("counters never fell", f"{fell[0]} fell: the server restarted, or another one answered")
+            if restarted:
+                self._fail("counters never fell", f"{restarted}: the server restarted, or another one answered")
                 raise _StoppedError
             queried = now.since(self._baseline)[0].queried_tokens
             if previous is not None and now.raw == previous.raw and queried >= self._sent_tokens:
@@ -271,7 +271,7 @@ class Run:
             self._fail(
                 "queries add up",
                 f"{-off:,} tokens unaccounted: {self._sent_tokens:,} sent, {queried:,} counted in {SETTLE_S:g} s "
-                f"(is this the server's own /metrics, with stats and prefix caching on?)",
+                "(did it restart? is this its own /metrics, with stats and prefix caching on?)",
             )
         elif off:
             why = "preempted requests are counted again" if preempted else "another client is using the server"

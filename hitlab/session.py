@@ -79,7 +79,9 @@ async def measure(
     on_ready: Callable[[Run, Prepared], None],
 ) -> None:
     """Prepare and walk; `on_ready` gets the run before it starts, so that no end of it loses the result."""
-    prepared = prepare(await client.facts(), asked, experiment)
+    facts = await client.facts()
+    await client.scrape()  # a page that can't be read explains more than the facts it leaves unsaid
+    prepared = prepare(facts, asked, experiment)
     workload = families.load("workloads", "shared-prefix").SharedPrefixWorkload(
         prepared.experiment.shape, prepared.experiment.seed, prepared.experiment.vocab_range
     )
