@@ -1,5 +1,6 @@
 """`hitlab measure`: drive an engine, read its counters, compare them with both predictions."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -153,7 +154,8 @@ def _measure(where: target.Target, experiment: "Experiment", asked: "Asked", out
     if as_json:
         opt.print_json(result)
     else:
-        _print_result(result, path)
+        _print_result(result)
+    print(f"result: {path}", file=sys.stderr)
     raise typer.Exit(result.exit_status)
 
 
@@ -206,7 +208,7 @@ def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: 
         opt.console().print(f"note: {warning}")
 
 
-def _print_result(result: "Result", path: Path) -> None:
+def _print_result(result: "Result") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -243,7 +245,6 @@ def _print_result(result: "Result", path: Path) -> None:
         console.print(f"note: {note}")
     state = "" if result.valid else "INVALID RUN. "
     console.print(f"{emulated}{state}{result.verdict}: {result.explanation}")
-    opt.console(stderr=True).print(f"result: {path}")
 
 
 def _range(text: str | None) -> tuple[int, int] | None:

@@ -1,0 +1,329 @@
+"""`measure` end to end: the command line, real sockets, an emulated engine at the other end."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Hitlab, Ran
+
+from hitlab import emulate
+from hitlab.emulation import Faults
+
+
+@pytest.fixture
+def measure(hitlab: Hitlab, tmp_path: Path) -> Hitlab:
+    """`hitlab measure ARGUMENTS`, with its results in a folder of the test's own."""
+
+    def run(*arguments: object) -> Ran:
+        return hitlab("measure", "--out", tmp_path / "results", *arguments)
+
+    return run
+
+
+def document(ran: Ran) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ran.out)
+    return found
+
+
+def hits(found: dict[str, Any]) -> dict[str, int]:
+    return {phase["name"]: phase["hit_tokens"] for phase in found["phases"]}
+
+
+def check(found: dict[str, Any], name: str) -> dict[str, Any]:
+    (one,) = [each for each in found["checks"] if each["name"] == name]
+    assert isinstance(one, dict)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("engine", "block", "warm"),
+    [
+        ("vllm", 16, 62_496),
+        ("vllm", 32, 62_496),
+        ("vllm", 64, 60_480),
+        ("vllm", 128, 56_448),
+        ("sglang", 1, 63_000),
+        ("sglang", 16, 62_496),
+    ],
+)
+def test_unbroken_workload_scores_what_real_engines_scored(measure: Hitlab, engine: str, block: int, warm: int) -> None:
+    ran = measure("--engine", engine, "--emulate", "--block-size", block, "--json")
+    found = document(ran)
+    assert ran.status == 0
+    assert hits(found) == {"cold": 0, "warm": warm}
+    assert (found["valid"], found["agrees"], found["verdict"]) == (True, True, "healthy")
+    assert sum(phase["queried_tokens"] for phase in found["phases"]) == 76_800
+
+
+@pytest.mark.parametrize(
+    ("engine", "block", "arguments", "after", "verdict"),
+    [
+        ("vllm", 16, ["token", "--break-at", 3], {"break": 0, "repeat": 0}, "key broken"),
+        ("vllm", 16, ["token", "--break-at", 400], {"break": 25_200, "repeat": 25_600}, "key broken"),
+        ("vllm", 32, ["token", "--break-at", 400], {"break": 24_192, "repeat": 24_576}, "key broken"),
+        ("vllm", 16, ["token", "--break-at", 999], {"break": 62_496, "repeat": 63_488}, "healthy"),
+        ("vllm", 16, ["token", "--break-at", 3, "--break-fixed"], {"break": 62_496, "repeat": 63_488}, "healthy"),
+        ("vllm", 16, ["salt"], {"break": 0, "repeat": 0}, "key broken"),
+        ("vllm", 16, ["salt", "--break-fixed"], {"break": 62_496, "repeat": 63_488}, "healthy"),
+        ("sglang", 1, ["token", "--break-at", 3], {"break": 189, "repeat": 192}, "key broken"),
+        ("sglang", 1, ["token", "--break-at", 400], {"break": 25_200, "repeat": 25_600}, "key broken"),
+        ("sglang", 1, ["token", "--break-at", 992], {"break": 62_496, "repeat": 63_488}, "key broken"),
+        ("sglang", 1, ["token", "--break-at", 999], {"break": 62_937, "repeat": 63_936}, "key broken"),
+        ("sglang", 16, ["token", "--break-at", 999], {"break": 62_496, "repeat": 63_488}, "healthy"),
+        ("sglang", 1, ["salt"], {"break": 0, "repeat": 0}, "key broken"),
+    ],
+)
+def test_broken_keys_score_what_real_engines_scored(
+    measure: Hitlab, engine: str, block: int, arguments: list[Any], after: dict[str, int], verdict: str
+) -> None:
+    ran = measure("--engine", engine, "--emulate", "--block-size", block, "--json", "--break-mode", *arguments)
+    found = document(ran)
+    assert {name: hit for name, hit in hits(found).items() if name in after} == after
+    assert (ran.status, found["verdict"]) == (0, verdict)
+
+
+@pytest.mark.parametrize(
+    ("engine", "block", "blocks", "prefix"), [("vllm", 16, 2048, 992), ("sglang", 1, 32_768, 1000)]
+)
+def test_flood_evicts_and_the_first_request_brings_the_prefix_back(
+    measure: Hitlab, engine: str, block: int, blocks: int, prefix: int
+) -> None:
+    ran = measure(
+        *("--engine", engine, "--emulate", "--block-size", block, "--capacity-blocks", blocks),
+        *("--break-mode", "capacity", "--flood-requests", "auto", "--json"),
+    )
+    found = document(ran)
+    assert (ran.status, found["verdict"]) == (0, "evicted")
+    assert (hits(found)["evicted"], hits(found)["recovery"]) == (0, 63 * prefix)
+    assert found["engine"]["capacity_blocks"] == blocks
+
+
+def test_flood_smaller_than_the_pool_is_said_and_costs_nothing(measure: Hitlab) -> None:
+    ran = measure(
+        *("--engine", "sglang", "--emulate", "--capacity-blocks", 32_768, "--break-mode", "capacity"),
+        *("--flood-requests", 3, "--json"),
+    )
+    assert "may evict nothing" in " ".join(ran.err.split())
+    assert (hits(document(ran))["evicted"], document(ran)["verdict"]) == (1000, "healthy")
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_each_of_two_ranks_has_its_own_cold_request(measure: Hitlab, engine: str) -> None:
+    found = document(measure("--engine", engine, "--emulate", "--dp", 2, "--block-size", 16, "--json"))
+    assert hits(found)["warm"] == 62 * 992
+    assert found["valid"]
+    assert found["agrees"]
+
+
+def test_pass_that_does_not_fit_the_pool_is_predicted_by_the_model(measure: Hitlab) -> None:
+    ran = measure("--engine", "vllm", "--emulate", "--capacity-blocks", 90, "--groups", 4, "--json")
+    found = document(ran)
+    assert "evicts its own blocks" in " ".join(ran.err.split())
+    assert found["agrees"]
+    assert found["phases"][1]["closed_form_hit_tokens"] != found["phases"][1]["hit_tokens"]
+
+
+def test_concurrent_requests_score_the_same_once_the_first_has_completed(measure: Hitlab) -> None:
+    for engine in ("vllm", "sglang"):
+        found = document(measure("--engine", engine, "--emulate", "--groups", 4, "--concurrency", 8, "--json"))
+        assert found["valid"]
+        assert found["agrees"]
+
+
+def test_prefix_below_one_block_is_called_so(measure: Hitlab) -> None:
+    found = document(measure("--engine", "vllm", "--emulate", "--prefix-len", 12, "--suffix-len", 500, "--json"))
+    assert (found["verdict"], hits(found)["warm"]) == ("below one block", 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "name", "says"),
+    [
+        ("reset=lies", "reset confirmed", "in the cache"),
+        ("offload-tier", "reset confirmed", "a tier behind the cache"),
+        ("foreign-every=7", "queries add up", "another client"),
+        ("restart-after=30", "counters never fell", "restarted"),
+        ("recount-every=9", "no preemption", "counted again"),
+        ("fail-post=20", "every request answered", "500"),
+        ("die-post=20", "every request answered", "request 17 of warm"),
+        ("extra-bos", "prompt lengths kept", "the server changed the prompt"),
+        ("lag-scrapes=1000000", "queries add up", "unaccounted"),
+    ],
+)
+def test_each_fault_makes_the_run_invalid_and_the_named_check_says_why(
+    measure: Hitlab, monkeypatch: pytest.MonkeyPatch, fault: str, name: str, says: str
+) -> None:
+    monkeypatch.setattr("hitlab.measure.SETTLE_S", 0.2)
+    ran = measure("--engine", "vllm", "--emulate", "--fault", fault, "--json")
+    found = document(ran)
+    assert (ran.status, found["valid"], found["verdict"]) == (4, False, "cannot tell")
+    assert not check(found, name)["ok"]
+    assert says in check(found, name)["detail"]
+
+
+@pytest.mark.parametrize("fault", ["lag-scrapes=3", "reset=mute", "metrics=redirect", "cached-tokens=null"])
+def test_what_only_looks_like_a_fault_leaves_the_run_valid_and_exact(measure: Hitlab, fault: str) -> None:
+    ran = measure("--engine", "vllm", "--emulate", "--fault", fault, "--json")
+    assert (ran.status, hits(document(ran))["warm"]) == (0, 62_496)
+
+
+@pytest.mark.parametrize("fault", ["foreign-every=7", "reset=lies", "fail-post=20", "recount-every=9"])
+def test_sglang_faults_are_noticed_too(measure: Hitlab, fault: str) -> None:
+    ran = measure("--engine", "sglang", "--emulate", "--fault", fault, "--json")
+    assert (ran.status, document(ran)["verdict"]) == (4, "cannot tell")
+
+
+def test_block_size_the_user_believes_is_not_believed(measure: Hitlab) -> None:
+    with emulate.start("vllm", emulate.settings("vllm", block_tokens=128)) as server:
+        ran = measure("--engine", "vllm", "--base-url", server.base_url, "--block-size", 16, "--json")
+    found = document(ran)
+    assert ran.status == 4
+    assert "you said 16, the engine says 128" in check(found, "block size")["detail"]
+    assert hits(found)["warm"] == 56_448
+
+
+def test_block_size_the_engine_misstates_is_a_disagreement_that_names_the_right_ones(measure: Hitlab) -> None:
+    ran = measure("--engine", "vllm", "--emulate", "--fault", "announced-block-tokens=128", "--json")
+    found = document(ran)
+    assert (ran.status, found["valid"], found["agrees"]) == (3, True, False)
+    assert "a block size of 16 or 32 gives, not 128" in found["explanation"]
+
+
+def test_warm_cache_never_passes_for_a_result(measure: Hitlab) -> None:
+    with emulate.start("vllm", faults=Faults(reset="lies")) as server:
+        for _ in range(2):
+            ran = measure("--engine", "vllm", "--base-url", server.base_url, "--json")
+            assert ran.status == 4
+        assert "the baseline is warm" in check(document(ran), "cold start")["detail"]
+
+
+def test_caching_that_is_off_is_the_verdict(measure: Hitlab) -> None:
+    config = emulate.settings("vllm").but(caching_on=False)
+    with emulate.start("vllm", config) as server:
+        ran = measure("--engine", "vllm", "--base-url", server.base_url, "--json")
+    assert (ran.status, document(ran)["verdict"]) == (4, "caching off")
+
+
+def test_server_without_a_reset_is_measured_with_fresh_prefixes(measure: Hitlab) -> None:
+    with emulate.start("vllm", emulate.settings("vllm").but(dev_mode=False)) as server:
+        target = ("--engine", "vllm", "--base-url", server.base_url, "--break-mode", "token", "--break-at", 400)
+        refused = measure(*target)
+        assert refused.status == 1
+        assert "VLLM_SERVER_DEV_MODE=1" in refused.err
+        assert "--cold-by fresh-prefix" in refused.err
+        for _ in range(2):  # a second run is as cold as the first
+            found = document(measure(*target, "--cold-by", "fresh-prefix", "--json"))
+            assert hits(found) == {"cold": 0, "warm": 62_496, "break": 25_200, "repeat": 25_600}
+            assert found["valid"]
+
+
+def test_keys_open_the_server_and_appear_nowhere(
+    measure: Hitlab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("USER_KEY", "sesame")
+    monkeypatch.setenv("ADMIN_KEY", "open-wide")
+    config = emulate.settings("sglang").but(api_key="sesame", admin_key="open-wide")
+    with emulate.start("sglang", config) as server:
+        target = ("--engine", "sglang", "--base-url", server.base_url)
+        refused = measure(*target)
+        assert refused.status == 1
+        assert "--api-key-env" in refused.err
+        ran = measure(*target, "--api-key-env", "USER_KEY", "--admin-key-env", "ADMIN_KEY")
+    assert ran.status == 0
+    (kept,) = (tmp_path / "results").glob("*.json")
+    for text in (refused.err, ran.out, ran.err, kept.read_text()):
+        assert "sesame" not in text
+        assert "open-wide" not in text
+
+
+def test_closed_port_is_one_line(measure: Hitlab) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ran = measure("--engine", "vllm", "--base-url", f"http://127.0.0.1:{port}")
+    assert ran.status == 1
+    assert ran.err.count("\n") == 1
+    assert f":{port}" in ran.err
+    assert "--base-url" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("engine", "arguments", "says"),
+    [
+        ("vllm", ["--prefix-len", 40_000], "the server takes"),
+        ("vllm", ["--vocab-range", "1000:60000"], "--vocab-size"),
+        ("vllm", ["--vocab-range", "1000:40000", "--vocab-size", 32_000], "last id is 31,999"),
+        ("vllm", ["--flood-requests", "many"], "--flood-requests"),
+        ("vllm", ["--cold-by", "luck"], "reset, fresh-prefix"),
+        ("vllm", ["--concurrency", 0], "--concurrency"),
+        ("vllm", ["--api-key-env", "HITLAB_NO_SUCH_KEY"], "HITLAB_NO_SUCH_KEY"),
+        ("vllm", ["--base-url", "http://127.0.0.1:1"], "choose one"),
+        ("vllm", ["--fault", "gremlins"], "gremlins"),
+    ],
+)
+def test_what_can_not_be_run_is_refused_in_one_line(
+    measure: Hitlab, engine: str, arguments: list[Any], says: str
+) -> None:
+    ran = measure("--engine", engine, "--emulate", *arguments)
+    lines = [line for line in ran.err.splitlines() if line.startswith("hitlab: ")]
+    assert (ran.status, len(lines)) == (2, 1)
+    assert says in lines[0]
+
+
+def test_emulated_results_say_so_everywhere(measure: Hitlab, tmp_path: Path) -> None:
+    ran = measure("--engine", "vllm", "--emulate")
+    assert "EMULATED vLLM 0.32.0+emulated" in ran.out
+    assert "EMULATED healthy" in ran.out
+    assert ran.err.startswith("EMULATED")
+    (kept,) = (tmp_path / "results").glob("*EMULATED*.json")
+    assert json.loads(kept.read_text())["engine"]["source"] == "emulated"
+
+
+def test_table_fits_eighty_columns(measure: Hitlab) -> None:
+    ran = measure("--engine", "vllm", "--emulate", "--break-mode", "capacity", "--flood-requests", "auto")
+    assert max(map(len, ran.out.splitlines())) <= 80
+    assert "…" not in ran.out
+    for word in ("cold", "warm", "evicted", "recovery", "82.667 %", "62,496"):
+        assert word in ran.out
+
+
+def test_dry_run_sends_nothing_and_prints_the_plan(measure: Hitlab, tmp_path: Path) -> None:
+    ran = measure("--engine", "vllm", "--break-mode", "capacity", "--dry-run", "--json")
+    found = json.loads(ran.out)
+    assert [step["step"] for step in found["steps"]] == ["reset", "cold", "warm", "flood", "evicted", "recovery"]
+    assert found["steps"][2]["closed_form_hit_tokens"] == 62_496
+    assert not (tmp_path / "results").exists()
+    assert "nothing is sent" in measure("--engine", "vllm", "--dry-run").out
+
+
+def test_interrupted_run_keeps_what_it_measured(root: Path, tmp_path: Path) -> None:
+    with emulate.start("vllm", faults=Faults(hang_post=75)) as server:
+        command = ["measure", "--engine", "vllm", "--base-url", server.base_url, "--break-mode", "salt"]
+        process = subprocess.Popen(
+            [sys.executable, "run.py", *command, "--out", tmp_path], cwd=root, stderr=subprocess.PIPE, text=True
+        )
+        assert server.hanging.wait(timeout=30)
+        os.kill(process.pid, signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+        server.release()
+    assert process.returncode == 130
+    (kept,) = tmp_path.glob("*incomplete.json")
+    assert str(kept) in error.replace("\n", "")
+    found = json.loads(kept.read_text())
+    assert (found["complete"], hits(found)) == (False, {"cold": 0, "warm": 62_496})
+
+
+def test_result_file_holds_all_that_repeats_the_run(measure: Hitlab, tmp_path: Path) -> None:
+    ran = measure("--engine", "vllm", "--emulate", "--seed", 7, "--json")
+    (kept,) = (tmp_path / "results").glob("*.json")
+    found = json.loads(kept.read_text())
+    assert found == document(ran)
+    assert (found["schema_version"], found["seed"], found["hitlab_version"]) == (1, 7, "0.1.0")
+    assert found["experiment"]["shape"] == {"requests": 64, "prefix_tokens": 1000, "suffix_tokens": 200, "groups": 1}
+    assert found["counters_after"]
+    assert all(len(phase["prompts_sha256"]) == 64 for phase in found["phases"])
