@@ -1,0 +1,1 @@
+"""Which engine can run on a CPU, and how: one recipe per file."""
