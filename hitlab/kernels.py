@@ -19,7 +19,8 @@ def kernel(policy: replay.Policy) -> replay.Kernel:
     settings: Any = config
     compiled: Any = replay.compiled(policy)
     kept_in = folder(policy)
-    if kept_in is not None:
+    debugging = settings.DISABLE_JIT or settings.BOUNDSCHECK  # numba would keep that kernel under the same key
+    if kept_in is not None and not debugging:
         # Numba would put it beside the source, which may be read-only, and takes notice only of that one
         # file's changes, although the code of three is in the kernel: hence a folder for each state of them.
         users_own = settings.CACHE_DIR

@@ -139,7 +139,9 @@ def intern(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
         return np.zeros(0, np.int32), 0
     lowest = int(ids.min())
     span = int(ids.max()) - lowest + 1
-    if span <= min(2 * ids.size, MAX_REFERENCES):  # counted from somewhere, like Mooncake's: a table of all values is small
+    if span <= min(
+        2 * ids.size, MAX_REFERENCES
+    ):  # counted from somewhere, like Mooncake's: a table of all values is small
         offsets = (ids - lowest).astype(np.int32)
         used = np.zeros(span, np.bool_)
         used[offsets] = True

@@ -12,5 +12,8 @@ access(cache, block)                    a `rule`; called for every reference, in
 size_blocks(cache) -> int               blocks resident now
 faults(cache) -> list of sentences      what is wrong with the arrays; empty if all is well
 
+An index out of range reads or writes whatever is there: NUMBA_BOUNDSCHECK=1 turns it into an error, and with
+NUMBA_DISABLE_JIT=1 the rules run as the Python they are.
+
 `rule` and the queues to build with are in hitlab.queues. Blocks are 0 .. trace.distinct_blocks - 1.
 """

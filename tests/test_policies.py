@@ -27,7 +27,8 @@ def requests(draw: st.DrawFn, most: int = 24) -> Requests:
     made: Requests = []
     for _ in range(draw(st.integers(0, most))):
         ids = draw(st.lists(blocks, max_size=6))
-        if made and draw(st.booleans()):
+        repeat = draw(st.booleans())
+        if made and repeat:
             _, again = draw(st.sampled_from(made))
             ids = again[: draw(st.integers(0, 5))] + ids
         partial = draw(st.integers(0, BLOCK_TOKENS - 1))
@@ -144,8 +145,8 @@ def test_a_request_does_not_hit_its_own_blocks(policy: replay.Policy) -> None:
 
 
 def test_a_trace_of_nothing_has_no_rate(policy: replay.Policy) -> None:
-    none: Requests = []
-    for nothing in (none, [(0, []), (0, [])]):
+    traces: list[Requests] = [[], [(0, []), (0, [])]]
+    for nothing in traces:
         result = run(policy, Trace.of(nothing, BLOCK_TOKENS), 1000)
         assert (result.tally.hit_rate, result.final_blocks, len(result.hit_tokens)) == (None, 0, len(nothing))
 
@@ -216,11 +217,13 @@ def test_a_max_freq_below_0_is_a_usage_error_and_a_huge_one_is_as_good_as_unboun
     s3fifo = replay.policy_named("s3fifo")
     with pytest.raises(UsageError, match="max freq"):
         replay.check(s3fifo, 1000, {"max_freq": -1})
-    made: Requests = [(4, [block % 7 * (block % 3)]) for block in range(600)]
-    for max_freq in (255, 256, 10**30):
-        expected = hit_tokens(made, BLOCK_TOKENS, REFERENCES["s3fifo"](6, 0.2, max_freq))
-        result = run(s3fifo, Trace.of(made, BLOCK_TOKENS), 6, small_ratio=0.2, max_freq=max_freq)
-        assert result.hit_tokens.tolist() == expected
+    # Small holds 1 block, so 0 goes on to main with 256 uses; main's 5 places are then fought for by 6 blocks.
+    blocks = [0] * 257 + [1, 2, 3, 4, 5, 6] * 10 + [0]
+    trace = Trace.of([(4, [block]) for block in blocks], BLOCK_TOKENS)
+    for max_freq, last in ((3, 0), (255, 4), (256, 4), (10**30, 4)):
+        result = run(s3fifo, trace, 6, small_ratio=0.2, max_freq=max_freq)
+        assert result.hit_tokens[256:258].tolist() == [4, 0]
+        assert result.hit_tokens[-1] == last
 
 
 # The debug switch: for each policy, ways to corrupt its arrays and what is then said

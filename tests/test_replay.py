@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hitlab import kernels, replay
-from hitlab.cli import build_app
+from hitlab.cli import build_app, progress
 from hitlab.errors import HitlabError, TraceError, UsageError
 from hitlab.trace import Trace
 from hitlab.traces import read_trace
@@ -217,7 +217,30 @@ def test_a_capacity_that_cannot_work_is_said_before_the_trace_is_opened(cli: Cli
         cli(tmp_path / "missing", "--capacity", 5)
 
 
+@pytest.mark.parametrize(("quiet_seconds", "said"), [(-1.0, True), (3600.0, False)])
+def test_only_what_takes_long_shows_progress(
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    quiet_seconds: float,
+    said: bool,
+) -> None:
+    monkeypatch.setattr(progress, "QUIET_SECONDS", quiet_seconds)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then takes the captured stderr for a terminal
+    with progress.progress("reading chats") as report:
+        report(50, 100)
+    assert ("reading chats" in capfd.readouterr().err) == said
+
+
 # Compiled kernels on disk
+
+
+def test_listing_policies_and_reading_a_trace_import_no_compiler(chats: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from hitlab import families, replay, traces; import hitlab.cli.replay;"
+        "families.names('policies'); traces.read_trace(Path(sys.argv[1]), 512); sys.exit('numba' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script, chats], check=True)
+
 
 REPLAY = "import sys; from hitlab.cli import build_app; build_app(('replay',))(sys.argv[1:], standalone_mode=False)"
 

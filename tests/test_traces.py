@@ -177,7 +177,7 @@ def test_ids_that_a_float_or_32_bits_would_merge_stay_apart(read: Callable[..., 
     assert len(set(trace.blocks.tolist())) == 6
 
 
-@given(st.lists(st.lists(ids, max_size=6), max_size=8))
+@given(st.lists(st.lists(st.integers(-4, 9), max_size=6) | st.lists(ids, max_size=6), max_size=8))
 def test_interned_ids_are_equal_exactly_where_the_ids_are(requests: list[list[int | str]]) -> None:
     trace = Trace.of([(len(each), each) for each in requests], 1)
     originals = [hash_id for each in requests for hash_id in each]
