@@ -120,6 +120,11 @@ class EmulatedServer:
         self._thread.start()
         self._server.ready.wait()
 
+    def wait(self) -> str:
+        """Block until the server ends by itself, and say why."""
+        self._thread.join()
+        return "the emulated server ended, as its fault asked"
+
     def stop(self) -> None:
         """Stop serving; what is in flight is cut off."""
         if self._thread.is_alive():

@@ -5,6 +5,7 @@ its help and ends with an example. It prints results on stdout and everything el
 as HitlabError and `main` prints as one line.
 """
 
+import os
 import sys
 from importlib import import_module
 
@@ -13,7 +14,7 @@ import typer
 from hitlab import __version__
 from hitlab.errors import HitlabError
 
-COMMANDS = ("predict", "measure", "preflight", "check", "replay", "model")  # in the order of the help page
+COMMANDS = ("predict", "measure", "serve", "preflight", "replay", "model", "check")  # in the order of the help page
 
 # Typer may bring its own click along; its usage error is BadParameter's parent wherever it lives.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -35,8 +36,14 @@ def main(arguments: list[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         status = _complain("interrupted", 130)
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left; nothing to tell anybody
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing to tell
         status = 1
+    except Exception as error:
+        if os.environ.get("HITLAB_TRACEBACK"):
+            raise
+        todo = "this is a bug in hitlab: HITLAB_TRACEBACK=1 shows where, please report it"
+        status = _complain(f"{type(error).__name__}: {error}; {todo}", 1)
+
     sys.exit(status)
 
 

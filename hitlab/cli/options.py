@@ -14,16 +14,12 @@ Groups = Annotated[int, typer.Option("--groups", help="G: different prefixes, us
 DataParallel = Annotated[
     int, typer.Option("--dp", "--data-parallel-size", help="D: data-parallel ranks; each has its own cache.")
 ]
-BreakMode = Annotated[
-    str, typer.Option("--break-mode", help="How to break the cache: none, token, salt, capacity.")
-]
+BreakMode = Annotated[str, typer.Option("--break-mode", help="How to break the cache: none, token, salt, capacity.")]
 BreakAt = Annotated[int, typer.Option("--break-at", help="Token index in the prefix that `token` changes.")]
 BreakFixed = Annotated[
     bool, typer.Option("--break-fixed", help="One same broken token or salt in all requests, not one each.")
 ]
-Json = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")
-]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
 
 def print_json(document: Any) -> None:

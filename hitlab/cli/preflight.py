@@ -27,7 +27,13 @@ def command(
     from hitlab.session import Asked
 
     where = target.Target(
-        engine, base_url, tuple(metrics_url or ()), False, False, Asked(), api_key_env, admin_key_env, timeout
+        engine=engine,
+        base_url=base_url,
+        metrics_urls=tuple(metrics_url or ()),
+        asked=Asked(),
+        api_key_env=api_key_env,
+        admin_key_env=admin_key_env,
+        timeout_s=timeout,
     )
 
     async def look() -> list[Finding]:

@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -44,23 +44,39 @@ Fault = Annotated[
     list[str] | None,
     typer.Option("--fault", help="Break the emulated engine: NAME or NAME=VALUE, as reset=lies or fail-post=20."),
 ]
+EngineArg = Annotated[
+    list[str] | None, typer.Option("--engine-arg", help="With --cpu: passed on to the engine; repeat it for more.")
+]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for one response.")]
 
 
-@dataclass(frozen=True, slots=True)
+class Running(Protocol):
+    """A server that is up."""
+
+    @property
+    def base_url(self) -> str:
+        """Where it is."""
+
+    def wait(self) -> str:
+        """Block until it ends by itself, and say why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The server of one command."""
+    """The server of one command, and what is known of it."""
 
     engine: str
-    base_url: str | None
-    metrics_urls: tuple[str, ...]
-    emulate: bool
-    cpu: bool
+    base_url: str | None = None
+    metrics_urls: tuple[str, ...] = ()
+    emulate: bool = False
+    cpu: bool = False
     asked: "Asked"
-    api_key_env: str | None
-    admin_key_env: str | None
-    timeout_s: float
+    api_key_env: str | None = None
+    admin_key_env: str | None = None
+    timeout_s: float = 120.0
     faults: tuple[str, ...] = ()
+    engine_args: tuple[str, ...] = ()
+    port: int = 0  # of a server started here; 0 is any free one
 
     @contextmanager
     def running(self) -> Iterator[str]:
@@ -69,17 +85,17 @@ class Target:
             raise UsageError("--emulate and --cpu are two servers", todo="choose one")
         if (self.emulate or self.cpu) and self.base_url:
             raise UsageError("--base-url names a server, --emulate and --cpu start one", todo="choose one")
-        if self.emulate:
-            with self._emulated() as base_url:
-                yield base_url
-        elif self.cpu:
-            with self._on_cpu() as base_url:
-                yield base_url
-        else:
+        if not (self.emulate or self.cpu):
             yield self.base_url or families.load("engines", self.engine).DEFAULT_BASE_URL
+            return
+        with self.started() as server:
+            yield server.base_url
 
-    @contextmanager
-    def _emulated(self) -> Iterator[str]:
+    def started(self) -> AbstractContextManager[Running]:
+        """A server of our own, emulated or real."""
+        return self._emulated() if self.emulate else self._on_cpu()
+
+    def _emulated(self) -> AbstractContextManager[Running]:
         from hitlab import emulate
         from hitlab.emulation import Faults
 
@@ -89,8 +105,21 @@ class Target:
             capacity_blocks=self.asked.capacity_blocks,
             ranks=self.asked.ranks,
         )
-        with emulate.start(self.engine, config, Faults.parse(self.faults)) as server:
-            yield server.base_url
+        return emulate.start(self.engine, config, Faults.parse(self.faults), port=self.port)
+
+    def _on_cpu(self) -> AbstractContextManager[Running]:
+        from hitlab import launch
+        from hitlab.cli.options import console
+        from hitlab.recipe import ServerOptions
+
+        options = ServerOptions(
+            block_tokens=self.asked.block_tokens,
+            capacity_blocks=self.asked.capacity_blocks,
+            ranks=self.asked.ranks or 1,
+            port=self.port,
+            extra_args=self.engine_args,
+        )
+        return launch.running(families.load("engines.cpu", self.engine).CPU, options, console(stderr=True))
 
     def client(self, base_url: str, connections: int = 1) -> "EngineClient":
         """A client for the running server."""

@@ -1,0 +1,58 @@
+"""`hitlab serve`: an engine to measure, emulated or real on this machine's CPU."""
+
+from typing import Annotated
+
+import typer
+
+from hitlab.cli import options as opt
+from hitlab.cli import target
+from hitlab.errors import LaunchError, UsageError
+
+
+def command(
+    engine: target.EngineName,
+    emulate: Annotated[bool, typer.Option("--emulate", help="A model of the engine, at once.")] = False,
+    cpu: Annotated[
+        bool, typer.Option("--cpu", help="The real engine; the first start installs it, in a few minutes and GB.")
+    ] = False,
+    block_size: Annotated[
+        int | None, typer.Option("--block-size", "--page-size", help="Tokens a block or page (default: the engine's).")
+    ] = None,
+    capacity_blocks: Annotated[
+        int | None, typer.Option("--capacity-blocks", help="Blocks or pages in each rank's pool.")
+    ] = None,
+    dp: opt.DataParallel = 1,
+    port: Annotated[int | None, typer.Option("--port", help="Port on 127.0.0.1 (default: the engine's own).")] = None,
+    engine_arg: target.EngineArg = None,
+    fault: target.Fault = None,
+) -> None:
+    """Start an engine to measure and keep it until Ctrl-C; prints the command that measures it.
+
+    Example: hitlab serve --engine vllm --emulate --capacity-blocks 2048
+    """
+    if emulate == cpu:
+        raise UsageError("serve starts an emulated or a real engine", todo="choose --emulate or --cpu")
+    if (emulate and engine_arg) or (cpu and fault):
+        raise UsageError("--engine-arg is for --cpu, --fault for --emulate", todo="leave one out")
+    from hitlab import families
+    from hitlab.client import root_url
+    from hitlab.session import Asked
+
+    default_port = int(root_url(families.load("engines", engine).DEFAULT_BASE_URL).rpartition(":")[2])
+    where = target.Target(
+        engine=engine,
+        emulate=emulate,
+        cpu=cpu,
+        asked=Asked(block_size, capacity_blocks, dp),
+        faults=tuple(fault or ()),
+        engine_args=tuple(engine_arg or ()),
+        port=default_port if port is None else port,
+    )
+    with where.started() as server:
+        kind = "EMULATED " if emulate else ""
+        print(f"{kind}{engine} serves at {server.base_url}; stop it with Ctrl-C")
+        print(f"measure it: hitlab measure --engine {engine} --base-url {server.base_url}", flush=True)
+        try:
+            raise LaunchError(server.wait())
+        except KeyboardInterrupt:
+            print("stopped")
