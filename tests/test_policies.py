@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from reference_policies import REFERENCES, hit_tokens
 
 from hitlab import families, replay
 from hitlab.errors import HitlabError, UsageError
 from hitlab.trace import Trace
-from tests.reference_policies import REFERENCES, hit_tokens
 
 POLICIES = families.names("policies")
 BLOCK_TOKENS = 4
