@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def ours(trace: Trace, name: str) -> Callable[[], object]:
-    policy = replay.policy_named(name)
+    policy = kernels.policy_named(name)
     kernel = kernels.kernel(policy)
     return lambda: replay.replay(trace, policy, CAPACITY_BLOCKS, kernel=kernel)
 

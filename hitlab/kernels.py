@@ -1,4 +1,4 @@
-"""Compiled replay kernels, kept on disk between runs."""
+"""Policies by name, and their compiled kernels, kept on disk between runs."""
 
 import hashlib
 import os
@@ -8,7 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from hitlab import queues, replay
+from hitlab import families, queues, replay
+
+
+def policy_named(name: str) -> replay.Policy:
+    """The policy of that name, in any case. Raises UsageError."""
+    return cast(replay.Policy, families.load("policies", name.lower()))
 
 
 @cache

@@ -13,7 +13,6 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab import families
 from hitlab.errors import HitlabError, UsageError
 from hitlab.trace import Trace
 from hitlab.types import Tally
@@ -57,11 +56,6 @@ class Replay:
     def tally(self) -> Tally:
         """All requests together."""
         return Tally(int(self.prompt_tokens.sum()), int(self.hit_tokens.sum()))
-
-
-def policy_named(name: str) -> Policy:
-    """The policy of that name, in any case. Raises UsageError."""
-    return cast(Policy, families.load("policies", name.lower()))
 
 
 def options_of(policy: Policy) -> dict[str, Option]:

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from reference_policies import REFERENCES, hit_tokens
 
-from hitlab import families, replay
+from hitlab import families, kernels, replay
 from hitlab.errors import HitlabError, UsageError
 from hitlab.trace import Trace
 
@@ -63,7 +63,7 @@ def run(policy: replay.Policy, trace: Trace, capacity: int, **options: Any) -> r
 
 @pytest.fixture(scope="module", params=POLICIES)
 def policy(request: pytest.FixtureRequest) -> replay.Policy:
-    return replay.policy_named(request.param)
+    return kernels.policy_named(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -176,9 +176,9 @@ def test_an_option_a_policy_does_not_take_is_a_usage_error(policy: replay.Policy
 
 
 def test_names_are_taken_in_any_case_and_unknown_ones_answered_with_the_known() -> None:
-    assert replay.policy_named("S3FIFO") is replay.policy_named("s3fifo")
+    assert kernels.policy_named("S3FIFO") is kernels.policy_named("s3fifo")
     with pytest.raises(UsageError, match="no policy named 'mru'") as caught:
-        replay.policy_named("mru")
+        kernels.policy_named("mru")
     assert caught.value.todo == f"choose from {', '.join(POLICIES)}"
 
 
@@ -200,7 +200,7 @@ def test_names_are_taken_in_any_case_and_unknown_ones_answered_with_the_known() 
 def test_a_capacity_that_leaves_a_queue_empty_is_answered_with_the_smallest_that_does_not(
     capacity: int, small_ratio: float, queue: str, smallest: int
 ) -> None:
-    s3fifo = replay.policy_named("s3fifo")
+    s3fifo = kernels.policy_named("s3fifo")
     with pytest.raises(UsageError, match=f"{capacity} blocks leave the {queue} queue empty") as caught:
         replay.check(s3fifo, capacity, {"small_ratio": small_ratio})
     assert caught.value.todo == f"the smallest capacity that works is {smallest}"
@@ -210,11 +210,11 @@ def test_a_capacity_that_leaves_a_queue_empty_is_answered_with_the_smallest_that
 @pytest.mark.parametrize("small_ratio", [0, 1, -0.1, 1.5, float("nan"), float("inf")])
 def test_a_small_ratio_out_of_range_is_a_usage_error(small_ratio: float) -> None:
     with pytest.raises(UsageError, match="small ratio"):
-        replay.check(replay.policy_named("s3fifo"), 1000, {"small_ratio": small_ratio})
+        replay.check(kernels.policy_named("s3fifo"), 1000, {"small_ratio": small_ratio})
 
 
 def test_a_max_freq_below_0_is_a_usage_error_and_a_huge_one_is_as_good_as_unbounded() -> None:
-    s3fifo = replay.policy_named("s3fifo")
+    s3fifo = kernels.policy_named("s3fifo")
     with pytest.raises(UsageError, match="max freq"):
         replay.check(s3fifo, 1000, {"max_freq": -1})
     # Small holds 1 block, so 0 goes on to main with 256 uses; main's 5 places are then fought for by 6 blocks.
@@ -268,7 +268,7 @@ CORRUPTIONS: dict[str, Sequence[tuple[str, Corrupt]]] = {
     ("name", "said", "corrupt"), [(name, *each) for name in POLICIES for each in CORRUPTIONS[name]]
 )
 def test_the_debug_switch_sees_broken_arrays(name: str, said: str, corrupt: Corrupt) -> None:
-    policy = replay.policy_named(name)
+    policy = kernels.policy_named(name)
     trace = Trace.of([(8, [block, block]) for block in range(30)], BLOCK_TOKENS)
     kernel = replay.compiled(policy)
 

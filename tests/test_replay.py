@@ -68,7 +68,7 @@ def mooncake(shared: Path) -> Callable[[str, int], Trace]:
 
 def test_mooncake_traces_replay_to_the_published_values(shared: Path, mooncake: Callable[[str, int], Trace]) -> None:
     for given in json.loads((shared / "cases" / "replay_golden.json").read_text()):
-        policy = replay.policy_named(given["policy"])
+        policy = kernels.policy_named(given["policy"])
         options = {name: given[name] for name in replay.options_of(policy)}
         trace = mooncake(given["trace"], given["block_size"])
         result = replay.replay(trace, policy, given["cache_capacity_blocks"], options, check_invariants=True)
@@ -92,7 +92,7 @@ def test_every_policy_reaches_the_infinite_cache_s_rate_and_no_more(
     mooncake: Callable[[str, int], Trace], name: str, hit_rate: float
 ) -> None:
     for policy in ("s3fifo", "lru", "fifo", "lfu"):
-        result = replay.replay(mooncake(name, 512), replay.policy_named(policy), 10**7)
+        result = replay.replay(mooncake(name, 512), kernels.policy_named(policy), 10**7)
         assert result.tally.hit_rate == pytest.approx(hit_rate, abs=5e-6)
 
 
@@ -101,7 +101,7 @@ def test_every_policy_reaches_the_infinite_cache_s_rate_and_no_more(
 
 def hits(requests: list[tuple[int, list[Any]]], policy: str, capacity: int, block_tokens: int = 10) -> list[int]:
     trace = Trace.of(requests, block_tokens)
-    tokens: list[int] = replay.replay(trace, replay.policy_named(policy), capacity).hit_tokens.tolist()
+    tokens: list[int] = replay.replay(trace, kernels.policy_named(policy), capacity).hit_tokens.tolist()
     return tokens
 
 
@@ -150,7 +150,7 @@ def test_requests_are_replayed_in_file_order() -> None:
 
 
 def test_broken_invariants_are_an_error_only_where_they_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    lru = replay.policy_named("lru")
+    lru = kernels.policy_named("lru")
     monkeypatch.setattr(lru, "faults", lambda state: ["a block twice", "another nowhere"])
     trace = Trace.of([(5, [1])], 5)
     assert replay.replay(trace, lru, 9).final_blocks == 1
@@ -270,7 +270,7 @@ def fresh_folders() -> Any:
 
 def test_a_changed_rule_is_compiled_anew(fresh_folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    lru = replay.policy_named("lru")
+    lru = kernels.policy_named("lru")
     before = kernels.folder(lru)
     edited = tmp_path / "lru.py"
     edited.write_text(Path(lru.__file__).read_text() + "# edited\n")
@@ -288,4 +288,4 @@ def test_where_no_folder_can_be_made_nothing_is_kept(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
-    assert kernels.folder(replay.policy_named("lru")) is None
+    assert kernels.folder(kernels.policy_named("lru")) is None

@@ -50,7 +50,7 @@ def command(
     from hitlab import kernels, replay, traces
     from hitlab.cli.progress import progress
 
-    chosen = replay.policy_named(policy)
+    chosen = kernels.policy_named(policy)
     given = {"small_ratio": small_ratio, "max_freq": max_freq}
     options = {name: value for name, value in given.items() if value is not None}
     replay.check(chosen, capacity, options)  # before a long file is read
