@@ -292,13 +292,13 @@ class Run:
         if reported is not None and reported not in (measured.hit_tokens, measured.hit_tokens + apart):
             self._fail(
                 "responses agree with counters",
-                f"the responses of {phase.name} report {reported:,} cached tokens, the counters {measured.hit_tokens:,}",
+                f"{phase.name}: {reported:,} cached tokens in the responses, {measured.hit_tokens:,} in the counters",
             )
         if seen.first_difference:
             self._notes.append(f"{phase.name}: the first request to differ is {seen.first_difference}")
         if closed_form.hit_tokens != seen.predicted_tokens:
             self._notes.append(
-                f"{phase.name}: the closed form knows neither eviction nor a short pool, the model does: trust the model"
+                f"{phase.name}: the closed form knows no eviction, the model does: trust the model"
             )
         if external.hit_tokens:
             self._notes.append(f"{phase.name}: {external.hit_tokens:,} hit tokens came from an external tier")

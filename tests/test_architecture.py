@@ -55,9 +55,9 @@ def core_files(root: Path) -> Iterator[tuple[int, Path]]:
     for file in (root / "hitlab").rglob("*.py"):
         name = file.relative_to(root / "hitlab").parts[0].removesuffix(".py")
         if name != "__init__":
-            (layer,) = [index for index, names in enumerate(LAYERS) if name in names] or [None]
-            assert layer is not None, f"say in LAYERS which layer {name} belongs to"
-            yield layer, file
+            layers = [index for index, names in enumerate(LAYERS) if name in names]
+            assert layers, f"say in LAYERS which layer {name} belongs to"
+            yield layers[0], file
 
 
 def layer_of(module: str) -> int | None:
