@@ -7,6 +7,8 @@ from hitlab.predict import matchable_tokens
 from hitlab.result import Check, PhaseResult
 from hitlab.types import SharedPrefix
 
+_SIZES = [2**power for power in range(11)]  # block and page sizes in use
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -57,10 +59,9 @@ def alike_block_sizes(shape: SharedPrefix, block_tokens: int) -> list[int]:
     [32]
     """
     whole = matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, block_tokens)
-    sizes = (2**power for power in range(11))
     return [
         size
-        for size in sizes
+        for size in _SIZES
         if size != block_tokens and matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, size) == whole
     ]
 
@@ -107,14 +108,23 @@ def _difference(phase: PhaseResult, shape: SharedPrefix, block_tokens: int) -> s
         f"{phase.name} hit {abs(phase.error_tokens):,} tokens {more} than predicted "
         f"({phase.hit_tokens:,}, not {phase.model_hit_tokens:,})"
     )
-    fits = [
-        size
-        for size in (2**power for power in range(11))
-        if size != block_tokens
-        and matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, size) * phase.requests == phase.hit_tokens
-    ]
-    if fits and phase.hit_tokens:
-        return f"{sentence}; that is what a block size of {' or '.join(map(str, fits))} gives, not {block_tokens}."
     if not phase.hit_tokens:
         return f"{sentence}: nothing hits at all. Is every request salted, or routed to another replica?"
-    return f"{sentence}."
+    return f"{sentence}{_likely_cause(phase, shape, block_tokens)}."
+
+
+def _likely_cause(phase: PhaseResult, shape: SharedPrefix, block_tokens: int) -> str:
+    """What would make every request that should hit the whole prefix hit as much as was measured."""
+
+    def whole(size: int, withheld_tokens: int = 0, withheld_blocks: int = 0) -> int:
+        return matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, size, withheld_tokens, withheld_blocks)
+
+    hitting = phase.closed_form_hit_tokens // (whole(block_tokens) or 1)  # requests that hit the whole prefix
+    if not hitting:
+        return ""
+    fits = [size for size in _SIZES if size != block_tokens and whole(size) * hitting == phase.hit_tokens]
+    if fits:
+        return f"; that is what a block size of {' or '.join(map(str, fits))} gives, not {block_tokens}"
+    if phase.hit_tokens in (whole(block_tokens, 1) * hitting, whole(block_tokens, 0, 1) * hitting):
+        return "; that is what speculative decoding with a drafter like EAGLE holds back"
+    return ""

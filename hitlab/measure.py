@@ -297,9 +297,7 @@ class Run:
         if seen.first_difference:
             self._notes.append(f"{phase.name}: the first request to differ is {seen.first_difference}")
         if closed_form.hit_tokens != seen.predicted_tokens:
-            self._notes.append(
-                f"{phase.name}: the closed form knows no eviction, the model does: trust the model"
-            )
+            self._notes.append(f"{phase.name}: the closed form knows no eviction, the model does: trust the model")
         if external.hit_tokens:
             self._notes.append(f"{phase.name}: {external.hit_tokens:,} hit tokens came from an external tier")
         evicted = None
@@ -321,6 +319,7 @@ class Run:
             median_latency_s=sorted(seen.latencies_s)[len(seen.latencies_s) // 2],
             reported_cached_tokens=reported,
             external_hit_tokens=external.hit_tokens,
+            overall_hit_rate=Tally(measured.queried_tokens, measured.hit_tokens + apart).hit_rate,
             evicted_tokens=evicted,
             counters=after.since(self._baseline)[1],
             prompts_sha256=seen.digest.hexdigest(),

@@ -38,7 +38,8 @@ class PhaseResult(msgspec.Struct, frozen=True, kw_only=True):
     computed_tokens: int
     median_latency_s: float
     reported_cached_tokens: int | None  # sum over the responses; None where they do not say
-    external_hit_tokens: int
+    external_hit_tokens: int  # of a tier behind the cache
+    overall_hit_rate: float | None  # that tier's hits counted too
     evicted_tokens: int | None
     counters: str  # the metric the tally was read from
     prompts_sha256: str

@@ -28,6 +28,7 @@ def phase(name: str, requests: int, hit_tokens: int, predicted: int | None = Non
         median_latency_s=0.01,
         reported_cached_tokens=None,
         external_hit_tokens=0,
+        overall_hit_rate=None,
         evicted_tokens=None,
         counters="",
         prompts_sha256="",
@@ -75,6 +76,15 @@ def test_wrong_block_size_is_named_by_the_one_that_fits() -> None:
     verdict = judge(SHAPE, 128, True, [phase("cold", 1, 0), phase("warm", 63, 60_480, predicted=56_448)], VALID)
     assert verdict.word == "cannot tell"
     assert "what a block size of 64 gives, not 128" in verdict.sentence
+
+
+@pytest.mark.parametrize(("block_tokens", "held", "full"), [(16, 976, 992), (1, 999, 1000)])
+def test_one_block_or_token_less_a_request_is_what_a_drafter_holds_back(
+    block_tokens: int, held: int, full: int
+) -> None:
+    warm = phase("warm", 63, 63 * held, predicted=63 * full)
+    verdict = judge(SHAPE, block_tokens, True, [phase("cold", 1, 0), warm], VALID)
+    assert "speculative decoding" in verdict.sentence
 
 
 def test_difference_in_a_break_keeps_its_name_and_is_said() -> None:
