@@ -108,7 +108,7 @@ def use_the_null_block(patch: Patch) -> None:
 
 @noticed("vllm", "V2 keys are chained")
 def key_blocks_by_their_own_tokens(patch: Patch) -> None:
-    def block_keys(prompt: Prompt, block_tokens: int) -> list[bytes]:
+    def block_keys(prompt: Prompt, block_tokens: int) -> list[int]:
         root, tokens = paged._root_key(prompt.salt), prompt.tokens
         ends = range(block_tokens, len(tokens) + 1, block_tokens)
         return [paged._chain(root, tokens[end - block_tokens : end]) for end in ends]
@@ -118,7 +118,7 @@ def key_blocks_by_their_own_tokens(patch: Patch) -> None:
 
 @noticed("vllm", "V2 the salt enters the key")
 def ignore_the_salt(patch: Patch) -> None:
-    patch.setattr(paged, "_root_key", lambda salt: b"")
+    patch.setattr(paged, "_root_key", lambda salt: 0)
 
 
 @noticed("vllm", "V3 the last token is computed")
@@ -130,7 +130,7 @@ def hit_the_last_token(patch: Patch) -> None:
 def answer_the_newest_block(patch: Patch) -> None:
     original = BlockPool.longest_hit
 
-    def longest_hit(pool: BlockPool, keys: list[bytes]) -> list[int]:
+    def longest_hit(pool: BlockPool, keys: list[int]) -> list[int]:
         return [pool._blocks_of[key][-1] for key, _ in zip(keys, original(pool, keys), strict=False)]
 
     patch.setattr(BlockPool, "longest_hit", longest_hit)
@@ -140,7 +140,7 @@ def answer_the_newest_block(patch: Patch) -> None:
 def leave_the_second_block_keyless(patch: Patch) -> None:
     original = BlockPool.name
 
-    def name(pool: BlockPool, blocks: list[int], keys: list[bytes]) -> None:
+    def name(pool: BlockPool, blocks: list[int], keys: list[int]) -> None:
         for block, key in zip(blocks, keys, strict=False):
             if key not in pool._blocks_of:
                 original(pool, [block], [key])
@@ -152,7 +152,7 @@ def leave_the_second_block_keyless(patch: Patch) -> None:
 def move_the_key_to_the_second_block(patch: Patch) -> None:
     original = BlockPool.name
 
-    def name(pool: BlockPool, blocks: list[int], keys: list[bytes]) -> None:
+    def name(pool: BlockPool, blocks: list[int], keys: list[int]) -> None:
         for block, key in zip(blocks, keys, strict=False):
             if key in pool._blocks_of:
                 pool._forget(pool._blocks_of[key][0])
@@ -197,7 +197,7 @@ def keep_the_key_of_a_taken_block(patch: Patch) -> None:
 
 @noticed("vllm", "V8 the partial block has no key")
 def key_the_partial_block(patch: Patch) -> None:
-    def block_keys(prompt: Prompt, block_tokens: int) -> list[bytes]:
+    def block_keys(prompt: Prompt, block_tokens: int) -> list[int]:
         key, keys = paged._root_key(prompt.salt), []
         for start in range(0, len(prompt.tokens), block_tokens):
             key = paged._chain(key, prompt.tokens[start : start + block_tokens])
@@ -511,7 +511,7 @@ def hits_on_a_running_request() -> int:
 @worked_out("V8 blocks have their key before they are computed", hits_on_a_running_request, 4)
 def give_keys_at_the_end(patch: Patch) -> None:
     name, release = BlockPool.name, BlockPool.release
-    waiting: dict[int, bytes] = {}
+    waiting: dict[int, int] = {}
 
     def release_with_keys(pool: BlockPool, blocks: list[int]) -> None:
         name(pool, blocks, [waiting.pop(block) for block in blocks if block in waiting])
@@ -792,38 +792,35 @@ def test_a_pool_too_small_for_what_was_served_is_an_error_that_names_the_request
 # --- The command -----------------------------------------------------------------------------------
 
 
-def hitlab_model(arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> tuple[int, str, str]:
-    monkeypatch.setattr(cli, "COMMANDS", tuple({*cli.COMMANDS, "model"}))
+def hitlab_model(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as left:
         cli.main(["model", *arguments])
     out, err = capsys.readouterr()
     return int(left.value.code or 0), out, err
 
 
-def test_model_says_what_differs_and_leaves_with_3(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch
-) -> None:
+def test_model_says_what_differs_and_leaves_with_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "tape.json"
     file.write_bytes(tape_of(cached=0))
-    status, out, _ = hitlab_model([str(file)], capsys, monkeypatch)
+    status, out, _ = hitlab_model([str(file)], capsys)
     assert status == 3
     assert "sequence 0, request 1 (5 prompt tokens)" in out
     assert "engine 0, model 4" in out
 
 
 def test_model_leaves_with_4_when_only_the_counters_disagree(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "tape.json"
     file.write_bytes(tape_of().replace(b'"hits_delta": 4', b'"hits_delta": 8'))
-    status, out, _ = hitlab_model([str(file)], capsys, monkeypatch)
+    status, out, _ = hitlab_model([str(file)], capsys)
     assert status == 4
     assert "counters differ  1" in out
 
 
-def test_model_prints_one_json_document(shared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch) -> None:
+def test_model_prints_one_json_document(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = shared / "recordings" / "vllm_b64.json.gz"
-    status, out, err = hitlab_model([str(file), "--json"], capsys, monkeypatch)
+    status, out, err = hitlab_model([str(file), "--json"], capsys)
     assert (status, err) == (0, "")
     assert json.loads(out) == {
         "engine": "vllm",
@@ -845,12 +842,12 @@ def test_model_prints_one_json_document(shared: Path, capsys: pytest.CaptureFixt
     ],
 )
 def test_model_answers_bad_input_in_one_line(
-    data: bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Patch
+    data: bytes | None, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "tape.json"
     if data is not None:
         file.write_bytes(data)
-    status, out, err = hitlab_model([str(file)], capsys, monkeypatch)
+    status, out, err = hitlab_model([str(file)], capsys)
     assert (status, out) == (1, "")
     assert says in err
     assert str(file) in err
