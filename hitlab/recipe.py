@@ -103,6 +103,11 @@ class CpuRecipe:
         return f"{self.engine}-{self.version}"
 
     @property
+    def full_title(self) -> str:
+        """As people write it, with the version."""
+        return f"{self.title} {self.version}"
+
+    @property
     def digest(self) -> str:
         """Changes when a made environment no longer is what the recipe makes."""
         made_of = [[step.arguments for step in self.pip_steps], sorted(self.site_files.items())]

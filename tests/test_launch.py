@@ -22,10 +22,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hitlab import families, launch
+from hitlab import families, launch, logs
 from hitlab.client import EngineClient
 from hitlab.errors import LaunchError, UnreachableError, UsageError
-from hitlab.launch import last_error_line, running
+from hitlab.launch import running
+from hitlab.logs import last_error_line
 from hitlab.recipe import CpuRecipe, PipStep, ServerOptions, ServerSpec
 from hitlab.recipes import sglang, vllm
 from hitlab.types import Prompt, Tally
@@ -44,6 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler)
 """
 SERVES_FOREVER = SERVES + "server.serve_forever()"
+SERVES_ONCE = SERVES + "try: server.serve_forever()\nexcept KeyboardInterrupt: pass\n"
 # Two children that do not care for SIGTERM, one of them orphaned; all hold the pipe named by FIFO open.
 SERVES_WITH_CHILDREN = """
 import os, signal, subprocess, sys
@@ -60,7 +62,7 @@ child.stdout.readline(), middle.stdout.readline(), middle.wait()
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache directory of this test's own, and little patience with what does not stop when asked."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(launch, "GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("hitlab.processes.GRACE_SECONDS", 0.2)
     return tmp_path / "hitlab"
 
 
@@ -145,7 +147,7 @@ def test_server_serves_inside_and_its_port_is_free_after(cache: Path, console: C
 def test_readiness_is_asked_for_only_where_the_recipe_says(cache: Path, console: Console) -> None:
     with running(fake(), ServerOptions(), console) as server:
         pass
-    assert set(server.log.read_text().splitlines()) == {"asked for /ready"}
+    assert set(server.log.text().splitlines()) == {"asked for /ready"}
 
 
 def test_options_reach_the_server(cache: Path, console: Console) -> None:
@@ -158,7 +160,7 @@ def test_options_reach_the_server(cache: Path, console: Console) -> None:
         pass
     assert server.base_url == f"http://127.0.0.1:{port}"
     folder = cache / "models" / "tiny-llama"
-    assert server.log.read_text().startswith(f"['{port}', '--seed', '3'] 8 {folder}\n")
+    assert server.log.text().startswith(f"['{port}', '--seed', '3'] 8 {folder}\n")
     assert json.loads((folder / "config.json").read_text())["architectures"] == ["LlamaForCausalLM"]
 
 
@@ -170,7 +172,7 @@ def test_foreign_python_settings_do_not_reach_the_server(
         fake("import os; print(os.environ.get('PYTHONPATH'))" + SERVES_FOREVER), ServerOptions(), console
     ) as server:
         pass
-    assert server.log.read_text().startswith("None\n")
+    assert server.log.text().startswith("None\n")
 
 
 def test_stubborn_and_orphaned_children_end_with_the_server(
@@ -187,8 +189,9 @@ def test_no_process_outlives_hitlab(cache: Path, tmp_path: Path, number: signal.
     body = f"""
 import sys
 sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
+import hitlab.processes
 from test_launch import *
-launch.GRACE_SECONDS = 0.2
+hitlab.processes.GRACE_SECONDS = 0.2
 with running(fake(SERVES_WITH_CHILDREN), ServerOptions(), Console(stderr=True)):
     print("ready", flush=True)
     signal.pause()
@@ -238,24 +241,29 @@ def test_server_that_never_gets_ready_is_given_up_and_ended(
 
 
 def test_server_error_after_the_server_died_says_that_it_died(cache: Path, console: Console) -> None:
-    with pytest.raises(LaunchError, match=r"Fake 1 ended by itself \(exit status 3\): ValueError: lost; its log is "):
-        script = (
-            SERVES + "try: server.serve_forever()\nexcept KeyboardInterrupt: print('ValueError: lost'); sys.exit(3)"
-        )
-        with running(fake(script), ServerOptions(), console) as server:
-            status_of(f"{server.base_url}/die")
-            raise UnreachableError("connection refused")
+    script = SERVES_ONCE + "print('ValueError: lost'); sys.exit(3)"
+    with (
+        pytest.raises(LaunchError, match=r"Fake 1 ended by itself \(exit status 3\): ValueError: lost; its log is "),
+        running(fake(script), ServerOptions(), console) as server,
+    ):
+        status_of(f"{server.base_url}/die")
+        raise UnreachableError("connection refused")
 
 
-def test_server_error_of_a_living_server_stays_what_it_is(
-    cache: Path, console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_server_error_of_a_living_server_stays_what_it_is(cache: Path, console: Console) -> None:
     with pytest.raises(UnreachableError, match="no answer in time"), running(fake(), ServerOptions(), console):
         raise UnreachableError("no answer in time")
 
 
+def test_errors_the_server_survived_at_start_do_not_explain_its_end(cache: Path, console: Console) -> None:
+    script = "print('ValueError: never mind', flush=True)" + SERVES_ONCE
+    with running(fake(script), ServerOptions(), console) as server:
+        status_of(f"{server.base_url}/die")
+        assert "ended by itself (exit status 0): asked for /die; its log is " in server.wait()
+
+
 def test_wait_returns_when_the_server_ends_by_itself(cache: Path, console: Console) -> None:
-    with running(fake(SERVES_FOREVER), ServerOptions(), console) as server:
+    with running(fake(SERVES_ONCE), ServerOptions(), console) as server:
         status_of(f"{server.base_url}/die")
         assert "Fake 1 ended by itself" in server.wait()
 
@@ -339,7 +347,7 @@ def test_pip_installs_what_the_steps_say(cache: Path, console: Console, tmp_path
     script = "import tiny_engine; print(tiny_engine.ANSWER, flush=True)\n" + SERVES_FOREVER
     with running(fake(script, step), ServerOptions(), console) as server:
         pass
-    assert server.log.read_text().startswith("42\n")
+    assert server.log.text().startswith("42\n")
     assert not (cache / "envs" / "fake-1" / "tmp").exists()
 
 
@@ -427,7 +435,7 @@ def test_two_starts_at_once_make_one_environment(cache: Path) -> None:
 
     with ThreadPoolExecutor(2) as pool:
         starts = [pool.submit(start) for _ in range(2)]
-        assert [running.result() for running in starts] == [200, 200]
+        assert [started.result() for started in starts] == [200, 200]
     assert len(list((cache / "logs").glob("install-*.log"))) == 1
     assert len(list((cache / "logs").glob("fake-*.log"))) == 2
 
@@ -449,7 +457,7 @@ def test_second_start_waits_for_the_first_to_install_and_says_so(cache: Path, co
 
 
 def test_only_the_newest_logs_are_kept(cache: Path, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "KEPT_LOGS", 3)
+    monkeypatch.setattr(logs, "KEPT_LOGS", 3)
     (cache / "logs").mkdir(parents=True)
     for number in range(5):
         (cache / "logs" / f"old-{number}.log").touch()
@@ -457,7 +465,7 @@ def test_only_the_newest_logs_are_kept(cache: Path, console: Console, monkeypatc
     with running(fake(), ServerOptions(), console) as server:
         kept = {path.name for path in (cache / "logs").iterdir()}
     assert len(kept) == 3
-    assert {server.log.name, "old-4.log"} < kept
+    assert {server.log.path.name, "old-4.log"} < kept
 
 
 # Last error lines, from logs of the real engines and of pip
@@ -474,6 +482,17 @@ def test_only_the_newest_logs_are_kept(cache: Path, console: Console, monkeypatc
             "    raise RuntimeError(\n"
             "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}\n",
             "ValueError: Available memory is less",
+        ),
+        (
+            "(APIServer pid=1) WARNING 11-29 23:19:46 [core_client.py:817] engine core exited unexpectedly\n"
+            "(APIServer pid=1) ERROR 11-29 [async_llm.py:906] vllm.EngineDeadError: An issue. See stack trace (above)\n"
+            "INFO:     Finished server process [1]\n",
+            "vllm.EngineDeadError: An issue. See stack trace (above)",
+        ),
+        (
+            "[2026-11-29 23:20:38] Subprocess scheduler_0 (pid=2) crashed with exit code -9. Triggering SIGQUIT...\n"
+            "[2026-11-29 23:20:38] kill_process_tree called: parent_pid=1, include_parent=True, pid=1\n",
+            "Subprocess scheduler_0 (pid=2) crashed with exit code -9. Triggering SIGQUIT...",
         ),
         (
             "usage: vllm serve [model_tag] [options]\nvllm: error: unrecognized arguments: --bogus 3\n",
