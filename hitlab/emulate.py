@@ -93,7 +93,7 @@ class EmulatedServer:
     def __init__(self, name: str, config: EmulatedConfig | None, faults: Faults | None, host: str, port: int) -> None:
         dialect = _dialect(name)
         self.engine = _Engine(dialect, config or dialect.DEFAULTS, faults or Faults())
-        self._socket = _listen(host, port)
+        self._socket = listen(host, port)
         self.base_url = f"http://{host}:{self._socket.getsockname()[1]}"
         self._server = _Server(self.engine)
         self._thread = threading.Thread(target=self.run, name=f"emulated {name}", daemon=True)
@@ -149,6 +149,7 @@ class _Engine:
         self.faults = faults
         self.scheduler = Scheduler(config, faults, dialect.build_cache, dialect.batch_tokens(config), dialect.warm_up)
         self.started_at = time.time()
+        self.received: Counter[tuple[str, str]] = Counter()
         self.sent: Counter[tuple[str, str, int]] = Counter()
         self.hanging = threading.Event()
         self._held: list[Generation] = []
@@ -228,9 +229,9 @@ class _Engine:
 class _Front:
     """HTTP in front of an engine: calls in, responses out, keys, and clients that go away."""
 
-    def __init__(self, engine: _Engine, die: Callable[[], None]) -> None:
+    def __init__(self, engine: _Engine, server: "_Server") -> None:
         self._engine = engine
-        self._die = die
+        self._server = server
 
     def app(self) -> Starlette:
         """The application uvicorn runs."""
@@ -243,6 +244,7 @@ class _Front:
     def _endpoint(self, by_method: Mapping[str, Handler]) -> Callable[[Request], Awaitable[HttpResponse]]:
         async def endpoint(request: Request) -> HttpResponse:
             handler = by_method.get(request.method) or by_method["GET"]
+            self._engine.received[request.method, request.url.path] += 1
             response = self._unauthorized(request) or await self._handle(handler, request)
             self._engine.sent[request.method, request.url.path, response.status] += 1
             return self._send(response)
@@ -286,20 +288,19 @@ class _Front:
         except PostFailedError as error:
             return self._engine.dialect.error(500, str(error))
         except EngineDiedError:
-            self._die()
+            self._server.die()
             return Response(503)  # which nobody gets
         finally:
             work.cancel()
             gone.cancel()
 
     def _send(self, response: Response) -> HttpResponse:
-        return HttpResponse(
-            response.body,
-            response.status,
-            dict(response.headers),
-            response.content_type,
-            BackgroundTask(self._die) if response.last else None,
-        )
+        sent = HttpResponse(response.body, response.status, dict(response.headers), response.content_type)
+        if response.last:
+            self._server.deafen()
+            sent.headers["connection"] = "close"
+            sent.background = BackgroundTask(self._server.die)
+        return sent
 
 
 class _Server(uvicorn.Server):
@@ -310,7 +311,7 @@ class _Server(uvicorn.Server):
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         config = uvicorn.Config(
-            _Front(engine, self.die).app(),
+            _Front(engine, self).app(),
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -333,9 +334,17 @@ class _Server(uvicorn.Server):
         """Leave `main_loop`."""
         self._stopping.set()
 
+    def deafen(self) -> None:
+        """Take no new connections."""
+        for server in self.servers:
+            server.close()
+
     def die(self) -> None:
         """Close everything now, as the end of a process does."""
-        self._close()
+        self.deafen()
+        for connection in list(self.server_state.connections):
+            if connection.transport is not None:
+                connection.transport.close()
         self.stop()
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
@@ -351,7 +360,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Cut off what is in flight, and wait until its handlers have noticed."""
-        self._close()
+        self.die()
         if self.server_state.tasks:
             await asyncio.wait(set(self.server_state.tasks), timeout=5)
         await asyncio.sleep(0)  # closed transports let go of their sockets in the next turn
@@ -361,19 +370,13 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
         self.soon(self.stop)
 
-    def _close(self) -> None:
-        for server in self.servers:
-            server.close()
-        for connection in list(self.server_state.connections):
-            if connection.transport is not None:
-                connection.transport.close()
-
 
 def _dialect(name: str) -> Dialect:
     return cast(Dialect, families.load("engines.emulated", name))
 
 
-def _listen(host: str, port: int) -> socket:
+def listen(host: str, port: int) -> socket:
+    """A bound socket. Raises LaunchError when the port cannot be had."""
     # Named, because asyncio turns Nagle's algorithm off only for sockets that say they are TCP.
     listener = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP)
     listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)

@@ -194,7 +194,9 @@ class Host(Protocol):
     faults: Faults
     scheduler: "Scheduler"
     started_at: float
-    #: Responses sent so far, by (method, path, status).
+    #: Calls received so far, by (method, path).
+    received: Counter[tuple[str, str]]
+    #: Responses sent so far, by (method, path, status); the path of what is not there is "none".
     sent: Counter[tuple[str, str, int]]
 
     async def generate(self, generations: "Sequence[Generation]", *, internal: bool = False) -> None:

@@ -193,7 +193,7 @@ class Scheduler:
             generation.held = self._posts == faults.hang_post
         if faults.foreign_every and self._posts % faults.foreign_every == 0:
             # Low ids, so that it shares nothing with a client that keeps to a safe range.
-            return [Generation(Prompt(tuple(10 + n % 90 for n in range(faults.foreign_tokens))))]
+            return [Generation(Prompt(tuple(20 + n % 80 for n in range(faults.foreign_tokens))))]
         return []
 
 
@@ -284,17 +284,14 @@ class Rank:
 
     def _begin(self, generation: Generation) -> int:
         """Give it its lease; the tokens it has to compute."""
-        tokens = generation.prompt.tokens + tuple(generation.output)
-        salt = generation.prompt.salt
-        if not self._config.caching_on:
-            salt = f"nothing is found again, {self._begun}"
-        lease = self.cache.begin(Prompt(tokens, salt), generation.max_tokens - len(generation.output))
+        prompt = Prompt(generation.prompt.tokens + tuple(generation.output), generation.prompt.salt)
+        lease = self.cache.begin(prompt, generation.max_tokens - len(generation.output))
         generation.lease = lease
         found = lease.hit_tokens
         self._begun += 1
         if not generation.preemptions:
             found = self._count(generation, lease)
-        return len(tokens) - found
+        return len(prompt.tokens) - found
 
     def _count(self, generation: Generation, lease: Lease) -> int:
         """Count a request's lookup; the tokens it found."""

@@ -21,6 +21,7 @@ from hitlab.types import Prompt
 
 DEFAULTS = EmulatedConfig(block_tokens=1, capacity_blocks=262_144, version="0.5.23", chunked_prefill_tokens=4096)
 
+_DEFAULT_OUTPUT_TOKENS = 128
 _LENGTH_BOUNDS = (
     *(100, 300, 500, 700, 1000, 1500, *range(2000, 10_001, 1000), *range(12_500, 30_001, 2500), 35_000, 40_000),
     *(60_000, 80_000, 100_000, 200_000, 300_000, 400_000, 600_000, 800_000, 1_000_000, 1_100_000),
@@ -84,7 +85,7 @@ class _Generate(msgspec.Struct):
 
 
 class _Sampling(msgspec.Struct):
-    max_new_tokens: int = 128
+    max_new_tokens: int | None = None
     temperature: float = 1.0
     n: int = 1
     stop_token_ids: list[int] | None = None
@@ -155,7 +156,7 @@ def _samplings(body: _Generate, prompts: int) -> list[_Sampling]:
         msgspec.convert(each or {}, _Sampling) for each in (params if isinstance(params, list) else [params] * prompts)
     ]
     for sampling in samplings:
-        if sampling.max_new_tokens < 0:
+        if sampling.max_new_tokens is not None and sampling.max_new_tokens < 0:
             raise _RefusedError(f"max_new_tokens must be at least 0, got {sampling.max_new_tokens}.")
         if sampling.temperature < 0:
             raise _RefusedError(f"temperature must be a non-negative finite number, got {sampling.temperature:g}.")
@@ -173,15 +174,18 @@ def _salts(body: _Generate, prompts: int, config: EmulatedConfig) -> list[str | 
 
 
 def _output_limit(prompt: tuple[int, ...], sampling: _Sampling, config: EmulatedConfig) -> int:
-    """Tokens to generate, cut to what fits. Raises _RefusedError for a prompt that does not."""
-    length, longest = len(prompt), _prompt_limit(config)
-    if length >= config.max_model_tokens:
+    """Tokens to generate, cut to what the pool leaves. Raises _RefusedError for a request that is too long."""
+    length, longest, context = len(prompt), _prompt_limit(config), config.max_model_tokens
+    if length >= context:
         raise _RefusedError(
-            f"The input ({length} tokens) is longer than the model's context length ({config.max_model_tokens} tokens)."
+            f"The input ({length} tokens) is longer than the model's context length ({context} tokens)."
         )
+    if length + (sampling.max_new_tokens or 0) > context:
+        raise _RefusedError(f"Requested token count exceeds the model's maximum context length of {context} tokens.")
     if length > longest:
         raise _RefusedError(f"Input length ({length} tokens) exceeds the maximum allowed length ({longest} tokens).")
-    return min(sampling.max_new_tokens, longest + 5 - length - 1)
+    asked = _DEFAULT_OUTPUT_TOKENS if sampling.max_new_tokens is None else sampling.max_new_tokens
+    return min(asked, longest + 4 - length)
 
 
 def _pool_tokens(config: EmulatedConfig) -> int:
@@ -199,7 +203,7 @@ def _document(generation: Generation, index: int, host: Host) -> dict[str, Any]:
     detail = {"matched": generation.output[-1]} if reason == "stop" else {"length": len(generation.output)}
     tiers = {"device": generation.hit_tokens, "host": generation.external_hit_tokens}
     meta: dict[str, Any] = {
-        "id": f"emulated-{sum(host.sent.values())}-{index}",
+        "id": f"emulated-{host.received.total()}-{index}",
         "finish_reason": {"type": reason, **detail},
         "prompt_tokens": generation.prompt_tokens,
         "weight_version": "default",
@@ -400,8 +404,10 @@ def _tokenizer_families(host: Host, ranks: list[RankCounters]) -> Iterator[Metri
         yield counter("sglang:cached_tokens_total", "Prompt tokens found.", cached)
     lengths: Counter[int] = sum((counted.prompt_lengths for counted in ranks), Counter())
     yield histogram("sglang:prompt_tokens_histogram", "Prompt tokens of a request.", [(base, lengths)], _LENGTH_BOUNDS)
-    requests: Counter[tuple[str, str]] = Counter()
-    for (method, path, _), count in host.sent.items():
-        requests[path, method] += count
-    samples = [({"endpoint": path, "method": method}, count) for (path, method), count in requests.items()]
-    yield counter("sglang:http_requests_total", "HTTP requests.", samples)
+    requests = [({"endpoint": path, "method": method}, count) for (method, path), count in host.received.items()]
+    yield counter("sglang:http_requests_total", "HTTP requests.", requests)
+    responses = [
+        ({"endpoint": path, "method": method, "status_code": str(status)}, count)
+        for (method, path, status), count in host.sent.items()
+    ]
+    yield counter("sglang:http_responses_total", "HTTP responses.", responses)

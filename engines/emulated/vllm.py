@@ -16,7 +16,6 @@ from hitlab.cache.paged import PagedCache
 from hitlab.emulation import (
     Call,
     EmulatedConfig,
-    EngineDiedError,
     Handler,
     Host,
     Response,
@@ -127,12 +126,9 @@ async def _completions(host: Host, call: Call) -> Response:
         for prompt, limit in zip(prompts, lengths, strict=True)
         for choice in range(body.n)
     ]
-    try:
-        if any(max(prompt) >= host.config.vocab_size for prompt in prompts):
-            raise EngineDiedError("a token id out of the vocabulary")
-        await host.generate(generations)
-    except EngineDiedError:
-        return error(500, "EngineCore encountered an issue. See stack trace (above) for the root cause.", last=True)
+    if any(max(prompt) >= host.config.vocab_size for prompt in prompts):
+        return error(500, "EngineCore encountered an issue: a token id out of the vocabulary", last=True)
+    await host.generate(generations)
     return json_response(_completion(body, generations, host, call))
 
 
@@ -206,7 +202,7 @@ def _completion(body: _Completions, generations: list[Generation], host: Host, c
     prompt_tokens = sum(generation.prompt_tokens for generation in generations if not generation.choice)
     output_tokens = sum(len(generation.output) for generation in generations)
     return {
-        "id": f"cmpl-emulated-{sum(host.sent.values())}",
+        "id": f"cmpl-emulated-{host.received.total()}",
         "object": "text_completion",
         "created": int(call.at),
         "model": host.config.model_name,
