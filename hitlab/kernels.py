@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from hitlab import families, queues, replay
+from hitlab import curve, families, queues, replay
 
 
 def policy_named(name: str) -> replay.Policy:
@@ -19,22 +19,30 @@ def policy_named(name: str) -> replay.Policy:
 @cache
 def kernel(policy: replay.Policy) -> replay.Kernel:
     """The policy's kernel, from disk if it was compiled before; the first call of it loads or compiles."""
+    return cast(replay.Kernel, _kept(replay.compiled(policy), folder(policy)))
+
+
+@cache
+def curve_kernel() -> curve.Kernel:
+    """The kernel of LRU's curve, kept in the same way."""
+    return cast(curve.Kernel, _kept(curve.compiled(), _folder("curve", str(curve.__file__), str(queues.__file__))))
+
+
+def _kept(compiled: Any, kept_in: Path | None) -> Any:
     from numba.core import config
 
     settings: Any = config
-    compiled: Any = replay.compiled(policy)
-    kept_in = folder(policy)
     debugging = settings.DISABLE_JIT or settings.BOUNDSCHECK  # numba would keep that kernel under the same key
     if kept_in is not None and not debugging:
         # Numba would put it beside the source, which may be read-only, and takes notice only of that one
-        # file's changes, although the code of three is in the kernel: hence a folder for each state of them.
+        # file's changes, although the code of several is in the kernel: hence a folder for each state of them.
         users_own = settings.CACHE_DIR
         settings.CACHE_DIR = str(kept_in)
         try:
             compiled.enable_caching()
         finally:
             settings.CACHE_DIR = users_own
-    return cast(replay.Kernel, compiled)
+    return compiled
 
 
 @contextmanager
@@ -60,14 +68,18 @@ def announced(announce: Callable[[], None]) -> Iterator[None]:
 @cache
 def folder(policy: replay.Policy) -> Path | None:
     """Where this policy's kernel is kept; None if nothing can be kept."""
+    return _folder(policy.NAME.lower(), policy.__file__, str(replay.__file__), str(queues.__file__))
+
+
+def _folder(name: str, *sources: str) -> Path | None:
     import numba
 
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in (policy.__file__, str(replay.__file__), str(queues.__file__)):
+    for source in sources:
         digest.update(Path(source).read_bytes())
     try:
         base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        place = Path(base) / "hitlab" / "kernels" / f"{policy.NAME.lower()}-{digest.hexdigest()[:16]}"
+        place = Path(base) / "hitlab" / "kernels" / f"{name}-{digest.hexdigest()[:16]}"
         place.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no home, or not ours to write to
         return None

@@ -189,3 +189,84 @@ def list_members(lists: Lists, node: int) -> list[int]:
         found.append(block)
         block = int(lists.after[block])
     return found
+
+
+# Marks: six bits of a number choose a bit in a word, the six above them the word's own bit one level up, and so on.
+_LEVELS = 6  # of 64 children each: more than 32 bits
+
+
+class Marks(NamedTuple):
+    """A set of numbers that knows its highest, in a few steps whatever its size."""
+
+    words: NDArray[np.uint64]  # all levels, the lowest first
+    levels: NDArray[np.uint64]  # [6], where each level starts
+
+
+def new_marks(size: int) -> Marks:
+    """An empty set for numbers below `size`.
+
+    >>> marks = new_marks(300_000)
+    >>> for number in (7, 70_000, 64): mark(marks, number)
+    >>> highest(marks), marked(marks).tolist()
+    (70000, [7, 64, 70000])
+    >>> unmark(marks, 70_000); highest(marks)
+    64
+    """
+    widths = []
+    for _ in range(_LEVELS):
+        size = -(-size // 64)
+        widths.append(size)
+    starts = np.cumsum([0, *widths[:-1]])
+    return Marks(np.zeros(max(1, sum(widths)), np.uint64), starts.astype(np.uint64))
+
+
+@rule
+def mark(marks: Marks, number: int) -> None:
+    """Put a number in."""
+    rest = np.uint64(number)
+    for level in range(_LEVELS):
+        place = marks.levels[level] + (rest >> np.uint64(6))
+        before = marks.words[place]
+        marks.words[place] = before | (np.uint64(1) << (rest & np.uint64(63)))
+        if before != 0:
+            break  # the levels above know of this word
+        rest = rest >> np.uint64(6)
+
+
+@rule
+def unmark(marks: Marks, number: int) -> None:
+    """Take a number out that is in."""
+    rest = np.uint64(number)
+    for level in range(_LEVELS):
+        place = marks.levels[level] + (rest >> np.uint64(6))
+        marks.words[place] &= ~(np.uint64(1) << (rest & np.uint64(63)))
+        if marks.words[place] != 0:
+            break
+        rest = rest >> np.uint64(6)
+
+
+@rule
+def highest(marks: Marks) -> int:
+    """The highest number of a set that is not empty."""
+    found = np.uint64(0)
+    for above in range(_LEVELS):
+        word = marks.words[marks.levels[_LEVELS - 1 - above] + found]
+        found = (found << np.uint64(6)) | highest_bit(word)
+    return int(found)
+
+
+@rule
+def highest_bit(word: np.uint64) -> np.uint64:
+    """The place of the highest bit of a word that is not 0."""
+    place = np.uint64(0)
+    for half in (32, 16, 8, 4, 2, 1):
+        if word >> np.uint64(half) != 0:
+            word = word >> np.uint64(half)
+            place += np.uint64(half)
+    return place
+
+
+def marked(marks: Marks) -> NDArray[np.int64]:
+    """The numbers in the set, the lowest first."""
+    lowest = marks.words[: marks.levels[1]] if marks.levels[1] else marks.words
+    return np.flatnonzero(np.unpackbits(lowest.view(np.uint8), bitorder="little"))

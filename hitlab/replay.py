@@ -25,18 +25,29 @@ Kernel = Callable[[Cache, NDArray[np.uint32], NDArray[np.int64], NDArray[np.int6
 
 
 class Policy(Protocol):
-    """What a file in policies/ holds; its folder's docstring says what each part is for."""
+    """What every file in policies/ holds; its folder's docstring says what each part is for."""
 
     NAME: str
     VARIANT: str
     __file__: str
     new: Callable[..., Cache]
-    resident: Callable[[Cache, int], bool]
-    access: Callable[[Cache, int], None]
     size_blocks: Callable[[Cache], int]
     faults: Callable[[Cache], list[str]]
 
     def __hash__(self) -> int: ...
+
+
+class BlockPolicy(Policy, Protocol):
+    """A policy that sees one block after another."""
+
+    resident: Callable[[Cache, int], bool]
+    access: Callable[[Cache, int], None]
+
+
+class RequestPolicy(Policy, Protocol):
+    """A policy that sees one request after another, as an engine's cache does."""
+
+    serve: Callable[[Cache, int, int, int], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +66,26 @@ class Replay:
     @property
     def tally(self) -> Tally:
         """All requests together."""
-        return Tally(int(self.prompt_tokens.sum()), int(self.hit_tokens.sum()))
+        return self.tally_from(0)
+
+    def tally_from(self, first: int) -> Tally:
+        """Requests from number `first` on together: with the cache warmed by those before it."""
+        return Tally(int(self.prompt_tokens[first:].sum()), int(self.hit_tokens[first:].sum()))
+
+    def request_hit_rate(self, first: int = 0) -> float | None:
+        """The mean of the requests' own hit rates, each counting the same; requests of no tokens have none."""
+        prompt, hit = self.prompt_tokens[first:], self.hit_tokens[first:]
+        asked = prompt > 0
+        return float(np.mean(hit[asked] / prompt[asked])) if asked.any() else None
+
+
+def first_warm(requests: int, warmup: float) -> int:
+    """The first request after a share of them, 0 to 1, has warmed the cache; that share rounded down.
+
+    >>> first_warm(12_031, 0.5), first_warm(100, 0.29)
+    (6015, 29)
+    """
+    return int(round(requests * warmup, 9))
 
 
 def options_of(policy: Policy) -> dict[str, Option]:
@@ -88,9 +118,13 @@ def replay(
     options: Mapping[str, Option] | None = None,
     *,
     kernel: Kernel | None = None,
+    engine_cap: bool = False,
     check_invariants: bool = False,
 ) -> Replay:
     """Replay the whole trace from an empty cache.
+
+    A hit of k blocks counts min(k*B, L) tokens; with `engine_cap` at most floor((L-1)/B)*B, what an engine
+    that matches whole blocks and computes the last token can reuse.
 
     `kernel` is the policy's compiled kernel if one is at hand (hitlab.kernels keeps them on disk); otherwise
     it is compiled, once a process. Raises UsageError as `check` does, and HitlabError if invariants are
@@ -113,7 +147,7 @@ def replay(
         capacity_blocks,
         policy.size_blocks(state),
         trace.prompt_tokens,
-        np.minimum(hit_blocks * trace.block_tokens, trace.prompt_tokens),
+        np.minimum(hit_blocks * trace.block_tokens, trace.countable_tokens(engine_cap)),
     )
 
 
@@ -126,6 +160,14 @@ def compiled(policy: Policy) -> Kernel:
     import numba
 
     njit: Any = numba.njit  # its stubs do not know every option
+    if hasattr(policy, "serve"):
+        loop = _request_loop(cast(RequestPolicy, policy))
+    else:
+        loop = _block_loop(cast(BlockPolicy, policy))
+    return cast(Kernel, njit(nogil=True, _nrt=False)(loop))
+
+
+def _block_loop(policy: BlockPolicy) -> Kernel:
     resident, access = policy.resident, policy.access
 
     def kernel(
@@ -140,4 +182,16 @@ def compiled(policy: Policy) -> Kernel:
             for reference in range(first, end):
                 access(state, blocks[reference])
 
-    return cast(Kernel, njit(nogil=True, _nrt=False)(kernel))
+    return kernel
+
+
+def _request_loop(policy: RequestPolicy) -> Kernel:
+    serve = policy.serve
+
+    def kernel(
+        state: Cache, blocks: NDArray[np.uint32], starts: NDArray[np.int64], hit_blocks: NDArray[np.int64]
+    ) -> None:
+        for request in range(hit_blocks.size):
+            hit_blocks[request] = serve(state, request, starts[request], starts[request + 1])
+
+    return kernel

@@ -1,8 +1,9 @@
 """A trace of requests as arrays, and the rules a row must keep. Reading files is hitlab.traces' job."""
 
+import math
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,15 +32,30 @@ class Trace:
     distinct_blocks: int
     skipped_rows: int = 0
     first_skipped: str = ""  # where the first row left out was, and why
+    arrival_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [requests], NaN where not said
 
     def __post_init__(self) -> None:
-        for column in (self.blocks, self.starts, self.prompt_tokens):
+        for column in (self.blocks, self.starts, self.prompt_tokens, self.arrival_s):
             column.flags.writeable = False
 
     @property
     def requests(self) -> int:
         """Number of requests."""
         return self.prompt_tokens.size
+
+    def countable_tokens(self, engine_cap: bool = False) -> NDArray[np.int64]:
+        """Tokens of each request that a hit can count: all L of them, or what engines can reuse at most.
+
+        Those match whole blocks only and compute the last token in any case: floor((L-1)/B)*B.
+
+        >>> trace = Trace.of([(29, [1, 2]), (32, [1, 3]), (0, [])], 16)
+        >>> trace.countable_tokens().tolist(), trace.countable_tokens(engine_cap=True).tolist()
+        ([29, 32, 0], [16, 16, 0])
+        """
+        if not engine_cap:
+            return self.prompt_tokens
+        most: NDArray[np.int64] = np.maximum(self.prompt_tokens - 1, 0) // self.block_tokens * self.block_tokens
+        return most
 
     @classmethod
     def of(cls, requests: Iterable[tuple[int, Sequence[BlockId]]], block_tokens: int) -> "Trace":
@@ -69,17 +85,24 @@ class TraceBuilder:
         self._keys = array("q")
         self._starts = array("q", [0])
         self._prompt_tokens = array("q")
+        self._arrival_s = array("d")
         self._symbols: dict[BlockId, int] = {}
         self._symbol_places = array("q")
         self._skipped_rows = 0
         self._first_skipped = ""
 
-    def add(self, prompt_tokens: int, hash_ids: Sequence[BlockId]) -> None:
-        """Append a request; raises TraceError, and adds nothing, if it cannot have that many blocks."""
+    def add(
+        self, prompt_tokens: int, hash_ids: Sequence[BlockId], arrival_s: float = math.nan, *, loose: bool = False
+    ) -> None:
+        """Append a request; raises TraceError, and adds nothing, if it cannot have that many blocks.
+
+        `loose` is for traces whose token counts do not come from the text that was cut into blocks: any number
+        of blocks will do.
+        """
         if not 0 <= prompt_tokens <= MAX_TOKENS:
             raise TraceError(f"{prompt_tokens} prompt tokens", todo=f"a request has 0 to {MAX_TOKENS}")
         full_blocks, rest = divmod(prompt_tokens, self._block_tokens)
-        if not full_blocks <= len(hash_ids) <= full_blocks + (rest > 0):
+        if not loose and not full_blocks <= len(hash_ids) <= full_blocks + (rest > 0):
             raise _misfit(prompt_tokens, len(hash_ids), self._block_tokens)
         try:
             self._keys.extend(hash_ids)  # type: ignore[arg-type]
@@ -89,6 +112,7 @@ class TraceBuilder:
                 self._add_one(hash_id)
         self._starts.append(len(self._keys))
         self._prompt_tokens.append(prompt_tokens)
+        self._arrival_s.append(arrival_s)
 
     def skip(self, reason: str) -> None:
         """Count a row left out."""
@@ -108,6 +132,7 @@ class TraceBuilder:
             distinct_blocks,
             self._skipped_rows,
             self._first_skipped,
+            np.frombuffer(self._arrival_s, np.float64),
         )
 
     def _add_one(self, hash_id: BlockId) -> None:

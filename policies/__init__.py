@@ -9,8 +9,14 @@ new(trace, capacity_blocks, *, options with defaults) -> cache
            an empty cache, a NamedTuple of arrays and integers; raises UsageError
 resident(cache, block) -> bool          a `rule`
 access(cache, block)                    a `rule`; called for every reference, in the order of the trace
+serve(cache, request, first, end) -> int
+           instead of these two, a `rule` called for every request, whose blocks are the references from `first` to
+           `end`, for policies that treat a request as a whole, as engines do; returns the leading blocks hit
 size_blocks(cache) -> int               blocks resident now
 faults(cache) -> list of sentences      what is wrong with the arrays; empty if all is well
+
+curve(trace, *, engine_cap, kernel) -> Curve      if one pass gives the hits at every capacity (hitlab.curve)
+IGNORES_CAPACITY = True                           if there is no capacity
 
 An index out of range reads or writes whatever is there: NUMBA_BOUNDSCHECK=1 turns it into an error, and with
 NUMBA_DISABLE_JIT=1 the rules run as the Python they are.

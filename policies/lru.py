@@ -5,8 +5,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hitlab.curve import lru_curve as curve
 from hitlab.queues import rule
 from hitlab.trace import Trace
+
+__all__ = ["curve"]
 
 NAME = "LRU"
 VARIANT = "a request's blocks are used in order, so its last block is the most recent"

@@ -1,0 +1,110 @@
+"""Belady's MIN, after Belady, "A study of replacement algorithms for a virtual-storage computer", 1966.
+
+Clairvoyant: a miss in a full cache evicts the block whose next use is furthest away. No policy that brings in every
+block it accesses has more BLOCK hits. It is a bound on block hits and not proven to be one on prefix hits, where the
+blocks of one prefix are worth nothing without those before them.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hitlab.queues import Marks, highest, mark, marked, new_marks, rule, unmark
+from hitlab.trace import Trace
+
+NAME = "BELADY"
+VARIANT = "clairvoyant: a bound on block hits, not proven optimal for prefix hits"
+
+SIZE, NOW = 0, 1
+
+
+class Cache(NamedTuple):
+    """Each resident block is a mark at the time of its next use; blocks of no further use come after the last time."""
+
+    here: NDArray[np.bool_]  # [distinct blocks]
+    due: NDArray[np.uint32]  # [distinct blocks], the mark of a resident block
+    times: Marks
+    blocks: NDArray[np.uint32]  # [references]
+    next_use: NDArray[np.uint32]  # [references], the reference that uses the block next, or none as in `due`
+    at: NDArray[np.uint32]  # [2]: blocks resident, the reference accessed now
+    capacity_blocks: int
+
+
+def new(trace: Trace, capacity_blocks: int) -> Cache:
+    """An empty cache that knows the whole trace."""
+    distinct, references = trace.distinct_blocks, trace.blocks.size
+    return Cache(
+        np.zeros(distinct, np.bool_),
+        np.zeros(distinct, np.uint32),
+        new_marks(references + distinct),
+        trace.blocks.view(np.uint32),
+        next_uses(trace.blocks),
+        np.zeros(2, np.uint32),
+        capacity_blocks,
+    )
+
+
+def next_uses(blocks: NDArray[np.int32]) -> NDArray[np.uint32]:
+    """For each reference the next one to the same block; for a last one, references + block.
+
+    >>> next_uses(np.array([0, 1, 0, 2], np.int32)).tolist()
+    [2, 5, 4, 6]
+    """
+    order = np.argsort(blocks, kind="stable").astype(np.uint32)
+    found = np.empty(blocks.size, np.uint32)
+    grouped = blocks[order]
+    same = grouped[1:] == grouped[:-1]
+    found[order[:-1][same]] = order[1:][same]
+    last = order[np.append(~same, True)] if blocks.size else order
+    found[last] = blocks[last].astype(np.uint32) + np.uint32(blocks.size)
+    return found
+
+
+@rule
+def resident(cache: Cache, block: int) -> bool:
+    """Marked."""
+    return bool(cache.here[block])
+
+
+@rule
+def access(cache: Cache, block: int) -> None:
+    """Move the block's mark to its next use, or bring it in; evict the furthest first if the cache is full."""
+    if cache.here[block]:
+        unmark(cache.times, cache.due[block])
+    else:
+        if cache.at[SIZE] >= cache.capacity_blocks:
+            evict(cache)
+        cache.at[SIZE] += 1
+        cache.here[block] = True
+    cache.due[block] = cache.next_use[cache.at[NOW]]
+    mark(cache.times, cache.due[block])
+    cache.at[NOW] += 1
+
+
+@rule
+def evict(cache: Cache) -> None:
+    """The block of the highest mark."""
+    time = highest(cache.times)
+    unmark(cache.times, time)
+    victim = time - cache.blocks.size if time >= cache.blocks.size else cache.blocks[time]
+    cache.here[victim] = False
+    cache.at[SIZE] -= 1
+
+
+def size_blocks(cache: Cache) -> int:
+    """Blocks resident."""
+    return int(cache.at[SIZE])
+
+
+def faults(cache: Cache) -> list[str]:
+    """More blocks than fit, a wrong count, marks without their blocks."""
+    here = np.flatnonzero(cache.here)
+    found = []
+    if len(here) != cache.at[SIZE]:
+        found.append(f"{len(here)} blocks are resident, {cache.at[SIZE]} are counted")
+    if len(here) > cache.capacity_blocks:
+        found.append(f"{len(here)} blocks are resident, the capacity is {cache.capacity_blocks}")
+    if not np.array_equal(np.sort(cache.due[here]), marked(cache.times)):
+        found.append("the marks are not the next uses of the resident blocks")
+    return found

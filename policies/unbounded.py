@@ -1,0 +1,49 @@
+"""A cache that never evicts: what any policy can reach at most, and the ceiling of a sweep. Its capacity is ignored."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hitlab.curve import unbounded_curve as curve
+from hitlab.queues import rule
+from hitlab.trace import Trace
+
+__all__ = ["curve"]
+
+NAME = "UNBOUNDED"
+VARIANT = "an upper bound: nothing is ever evicted, whatever the capacity"
+IGNORES_CAPACITY = True
+
+
+class Cache(NamedTuple):
+    """What was ever accessed."""
+
+    here: NDArray[np.bool_]  # [distinct blocks]
+
+
+def new(trace: Trace, capacity_blocks: int) -> Cache:
+    """An empty cache."""
+    return Cache(np.zeros(trace.distinct_blocks, np.bool_))
+
+
+@rule
+def resident(cache: Cache, block: int) -> bool:
+    """Accessed before."""
+    return bool(cache.here[block])
+
+
+@rule
+def access(cache: Cache, block: int) -> None:
+    """Keep the block."""
+    cache.here[block] = True
+
+
+def size_blocks(cache: Cache) -> int:
+    """Blocks ever accessed."""
+    return int(np.count_nonzero(cache.here))
+
+
+def faults(cache: Cache) -> list[str]:
+    """Nothing can be wrong with it."""
+    return []
