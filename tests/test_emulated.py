@@ -343,7 +343,8 @@ def test_sglang_counts_three_tokens_at_start_and_one_a_health_check() -> None:
         assert caller.counted() == (3, 0)
         assert caller.total("sglang:prompt_tokens_total") == 3
         assert caller.total("sglang:generation_tokens_total") == 8
-        assert caller.total("sglang:realtime_tokens_total", mode="decode") == 7
+        realtime = {labels["mode"]: value for labels, value in caller.samples()["sglang:realtime_tokens_total"]}
+        assert realtime == {"prefill_compute": 3, "decode": 7}
         caller.http.get("/health")
         caller.http.get("/model_info")
         assert caller.counted() == (4, 0)
@@ -362,6 +363,7 @@ def test_sglang_hit_and_eviction_counters_are_absent_before_they_count(prompts: 
         prompt = prompts.draw(100)
         assert caller.cached(prompt) + caller.cached(prompt) == 99
         assert caller.total("sglang:cached_tokens_total", cache_source="device") == 99
+        assert caller.total("sglang:cache_hit_rate") == 0.99  # of the last request alone
 
 
 def test_with_caching_off_nothing_hits(prompts: Prompts) -> None:
@@ -445,6 +447,17 @@ def test_vllm_adds_up_the_blocks_of_its_ranks_and_not_their_tokens() -> None:
         for info in infos:
             assert (info["num_gpu_blocks"], info["num_gpu_blocks_override"]) == ("4096", "2048")
             assert (info["block_size"], info["kv_cache_size_tokens"]) == ("32", "65536")
+
+
+def test_a_histogram_counts_prompts_up_to_each_bound(prompts: Prompts) -> None:
+    with running("vllm") as caller:
+        for length in (100, 101, 30_000):
+            caller.cached(prompts.draw(length))
+        samples = caller.samples()
+        buckets = {labels["le"]: value for labels, value in samples["vllm:request_prompt_tokens_bucket"]}
+        assert [buckets[end] for end in ("50.0", "100.0", "200.0", "20000.0", "+Inf")] == [0, 1, 2, 2, 3]
+        assert caller.total("vllm:request_prompt_tokens_count") == 3
+        assert caller.total("vllm:request_prompt_tokens_sum") == 30_201
 
 
 def test_without_stats_vllm_has_a_page_without_vllm_series_and_sglang_has_none() -> None:
@@ -609,8 +622,8 @@ def test_a_token_that_the_model_does_not_have_kills_the_server(name: str, prompt
         else:
             with pytest.raises(httpx.RemoteProtocolError):
                 caller.post(prompt)
-        for client in (caller.http, other):
-            assert _eventually(partial(_is_gone, client))
+        assert _is_gone(caller.http)
+        assert _eventually(partial(_is_gone, other))
 
 
 def _is_gone(client: httpx.Client) -> bool:
@@ -644,6 +657,7 @@ def test_vllm_resets_when_idle_and_says_false_while_blocks_are_held(prompts: Pro
         assert (reply.status_code, reply.json()) == (200, {"success": False})
         caller.server.release()
         assert held.result(10) == 96
+        assert not caller.server.hanging.is_set()
         assert caller.reset().json() == {"success": True}
         assert caller.cached(prompt) == 0
         assert caller.counted() == (300, 96)
@@ -1023,6 +1037,18 @@ def _is_reset(reply: httpx.Response) -> bool:
 
 def _eventually(holds: Callable[[], bool]) -> bool:
     return any(holds() for _ in range(1000))
+
+
+def test_a_mistake_in_the_emulator_is_an_answer_and_not_a_wait(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def mistaken() -> bool:
+        raise ZeroDivisionError
+
+    with running("vllm") as caller:
+        monkeypatch.setattr(caller.server.engine.scheduler, "step", mistaken)
+        assert caller.post([5]).status_code == 500
+    assert "ZeroDivisionError" in caplog.text
 
 
 # -- starting and stopping -------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """An emulated vLLM: /v1/completions with token ids, /metrics, /reset_prefix_cache.
 
 Bodies and statuses as vLLM 0.32.0 gave them when it was started with --skip-tokenizer-init, and what older
-versions did differently from public reports. It invents no text and no log-probabilities.
+versions did differently from public reports. It invents no text and no log-probabilities. One trait is left out:
+a request that may not use the cache here touches the blocks it would have found, and there stores them again.
 """
 
 from collections import Counter
