@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from hitlab.errors import LaunchError
 
@@ -17,9 +18,9 @@ def cache_dir() -> Path:
 def write_whole(path: Path, text: str) -> None:
     """Write a file whole or not at all: another start may be reading it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    part.write_text(text)
-    part.replace(path)
+    with NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-", delete=False) as part:
+        part.write(text)
+    Path(part.name).replace(path)
 
 
 @contextmanager

@@ -18,12 +18,36 @@ from hitlab.cli import COMMANDS
 LAYERS = [
     {"errors", "types"},
     {
-        *("cache", "compare", "dialect", "emulation", "exposition", "page", "plan", "predict", "queues", "recipe"),
-        *("recording", "replay", "result", "scheduler", "scrape", "trace"),
+        *(
+            "cache",
+            "compare",
+            "curve",
+            "dialect",
+            "difference",
+            "emulation",
+            "exposition",
+            "intervals",
+            "loglines",
+            "page",
+        ),
+        *("plan", "predict", "queues", "recipe", "recording", "replay", "result", "scheduler", "scrape", "sequences"),
+        "trace",
     },
     {
-        *("client", "emulate", "families", "guard", "kernels", "launch", "measure", "preflight", "session", "store"),
-        *("traces", "vocabulary"),
+        *(
+            "cachedir",
+            "client",
+            "emulate",
+            "environments",
+            "families",
+            "guard",
+            "kernels",
+            "launch",
+            "logfiles",
+            "logs",
+            "measure",
+        ),
+        *("preflight", "processes", "session", "store", "traces", "vocabulary", "watching"),
     },
     {"cli"},
 ]
@@ -112,7 +136,9 @@ def test_no_engine_is_named_in_a_condition_outside_engines(root: Path) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("family", ["engines", "workloads", "workloads.breaks", "policies"])
+@pytest.mark.parametrize(
+    "family", ["engines", "engines.cpu", "engines.emulated", "workloads", "workloads.breaks", "policies"]
+)
 def test_every_family_has_members_and_each_loads(family: str) -> None:
     members = families.names(family)
     assert members

@@ -22,14 +22,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hitlab import families, launch, logs
+from hitlab import environments, families, launch, logs
 from hitlab.client import EngineClient
 from hitlab.errors import LaunchError, UnreachableError, UsageError
 from hitlab.launch import running
 from hitlab.logs import last_error_line
 from hitlab.recipe import CpuRecipe, PipStep, ServerOptions, ServerSpec
-from hitlab.recipes import sglang, vllm
 from hitlab.types import Prompt, Tally
+
+VLLM: CpuRecipe = families.load("engines.cpu", "vllm").CPU
+SGLANG: CpuRecipe = families.load("engines.cpu", "sglang").CPU
 
 SERVES = """
 import http.server, sys
@@ -197,11 +199,12 @@ with running(fake(SERVES_WITH_CHILDREN), ServerOptions(), Console(stderr=True)):
     signal.pause()
 """
     fifo = tmp_path / "fifo"
+    environ = {**os.environ, "FIFO": str(fifo)}
     with all_gone_after(fifo):
         command = [sys.executable, "-c", body]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "FIFO": str(fifo)}) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environ, start_new_session=True) as process:
             assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-            process.send_signal(number)
+            os.killpg(process.pid, number)  # as a terminal does: the whole group gets it
 
 
 def test_death_at_start_shows_the_engines_last_error_and_its_log(cache: Path, console: Console) -> None:
@@ -456,6 +459,23 @@ def test_second_start_waits_for_the_first_to_install_and_says_so(cache: Path, co
         assert second.result(timeout=60)
 
 
+def test_start_that_waited_uses_what_the_other_made_meanwhile(cache: Path, console: Console, heard: Heard) -> None:
+    (cache / "envs").mkdir(parents=True)
+    with (cache / "envs" / "fake-1.lock").open("w") as lock, ThreadPoolExecutor(1) as pool:
+
+        def make() -> None:
+            with launch.environment(fake(), console):
+                pass
+
+        fcntl.flock(lock, fcntl.LOCK_SH)  # so that the second start finds nothing, and then may not begin
+        second = pool.submit(make)
+        assert heard.saying("waiting for it to finish")
+        environments._make(fake(), launch.environment_dir(fake()), Console(file=io.StringIO()))
+        fcntl.flock(lock, fcntl.LOCK_UN)
+        second.result(timeout=60)
+    assert len(list((cache / "logs").glob("install-*.log"))) == 1
+
+
 def test_only_the_newest_logs_are_kept(cache: Path, console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "KEPT_LOGS", 3)
     (cache / "logs").mkdir(parents=True)
@@ -523,20 +543,20 @@ def value_of(flag: str, argv: tuple[str, ...]) -> str:
 
 
 def test_vllm_gets_blocks_and_a_longest_request_that_fits_beside_the_reserved_block() -> None:
-    argv = vllm.CPU.argv(SPEC)
+    argv = VLLM.argv(SPEC)
     assert value_of("--block-size", argv) == "64"
     assert value_of("--num-gpu-blocks-override", argv) == "48"
     assert value_of("--max-model-len", argv) == "3008"  # 47 x 64
-    assert value_of("--max-model-len", vllm.CPU.argv(replace(SPEC, capacity_blocks=10_000))) == "16384"
+    assert value_of("--max-model-len", VLLM.argv(replace(SPEC, capacity_blocks=10_000))) == "16384"
 
 
 def test_sglang_gets_tokens() -> None:
-    argv = sglang.CPU.argv(SPEC)
+    argv = SGLANG.argv(SPEC)
     assert value_of("--page-size", argv) == "64"
     assert value_of("--max-total-tokens", argv) == "3072"  # 48 x 64
 
 
-@pytest.mark.parametrize("recipe", [vllm.CPU, sglang.CPU], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [VLLM, SGLANG], ids=lambda recipe: recipe.name)
 def test_ranks_and_extra_arguments_come_through(recipe: CpuRecipe) -> None:
     argv = recipe.argv(replace(SPEC, ranks=2, extra_args=("--seed", "3")))
     assert argv[-2:] == ("--seed", "3")  # last, so that they win
@@ -546,21 +566,21 @@ def test_ranks_and_extra_arguments_come_through(recipe: CpuRecipe) -> None:
 
 def test_sglang_ranks_get_cpus_of_their_own() -> None:
     def bound(ranks: int, *cpus: int) -> str | None:
-        return sglang.CPU.environment(replace(SPEC, ranks=ranks, cpus=cpus)).get("SGLANG_CPU_OMP_THREADS_BIND")
+        return SGLANG.environment(replace(SPEC, ranks=ranks, cpus=cpus)).get("SGLANG_CPU_OMP_THREADS_BIND")
 
     assert bound(1, 0, 1) is None
     assert bound(2, 4, 5) == "4|5"
     assert bound(3, 4, 5) == "4|5|4"
 
 
-@pytest.mark.parametrize("recipe", [vllm.CPU, sglang.CPU], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [VLLM, SGLANG], ids=lambda recipe: recipe.name)
 def test_recipes_pin_every_distribution_and_name_no_address(recipe: CpuRecipe) -> None:
     wanted = [argument for step in recipe.pip_steps for argument in step.arguments[1:] if not argument.startswith("--")]
     assert len(wanted) > 100
     assert [argument for argument in wanted if argument.count("==") != 1 or "/" in argument] == []
 
 
-@pytest.mark.parametrize("recipe", [vllm.CPU, sglang.CPU], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [VLLM, SGLANG], ids=lambda recipe: recipe.name)
 def test_files_written_beside_the_packages_compile(recipe: CpuRecipe) -> None:
     assert recipe.site_files
     for path, text in recipe.site_files.items():
@@ -585,20 +605,20 @@ def test_files_written_beside_the_packages_compile(recipe: CpuRecipe) -> None:
 )
 def test_what_the_engine_would_refuse_is_refused_before_it_starts(options: ServerOptions, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
-        vllm.CPU.spec(options, "model", cpus=(0,))
+        VLLM.spec(options, "model", cpus=(0,))
 
 
 def test_defaults_are_the_recipes() -> None:
-    spec = vllm.CPU.spec(ServerOptions(), "model", cpus=(0,))
+    spec = VLLM.spec(ServerOptions(), "model", cpus=(0,))
     assert (spec.block_tokens, spec.capacity_blocks) == (32, 8192)
-    assert vllm.CPU.spec(ServerOptions(block_tokens=128), "model", cpus=(0,)).capacity_blocks == 2048
+    assert VLLM.spec(ServerOptions(block_tokens=128), "model", cpus=(0,)).capacity_blocks == 2048
 
 
 # The engines themselves
 
 
 @pytest.mark.real_engine
-@pytest.mark.parametrize("recipe", [vllm.CPU, sglang.CPU], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [VLLM, SGLANG], ids=lambda recipe: recipe.name)
 def test_real_engine_starts_counts_resets_and_leaves_nothing_behind(recipe: CpuRecipe, console: Console) -> None:
     if not launch.is_installed(recipe):
         pytest.skip(f"{recipe.title} is not installed; `hitlab serve --engine {recipe.engine} --cpu` installs it")

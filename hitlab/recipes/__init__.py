@@ -1,1 +1,0 @@
-"""Which engine can run on a CPU, and how: one recipe per file."""
