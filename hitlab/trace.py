@@ -81,7 +81,7 @@ class TraceBuilder:
     def __init__(self, block_tokens: int) -> None:
         if not 1 <= block_tokens <= MAX_TOKENS:
             raise UsageError(f"a block of {block_tokens} tokens", todo=f"choose a block size of 1 to {MAX_TOKENS}")
-        self._block_tokens = block_tokens
+        self.block_tokens = block_tokens
         self._keys = array("q")
         self._starts = array("q", [0])
         self._prompt_tokens = array("q")
@@ -101,9 +101,9 @@ class TraceBuilder:
         """
         if not 0 <= prompt_tokens <= MAX_TOKENS:
             raise TraceError(f"{prompt_tokens} prompt tokens", todo=f"a request has 0 to {MAX_TOKENS}")
-        full_blocks, rest = divmod(prompt_tokens, self._block_tokens)
+        full_blocks, rest = divmod(prompt_tokens, self.block_tokens)
         if not loose and not full_blocks <= len(hash_ids) <= full_blocks + (rest > 0):
-            raise _misfit(prompt_tokens, len(hash_ids), self._block_tokens)
+            raise _misfit(prompt_tokens, len(hash_ids), self.block_tokens)
         try:
             self._keys.extend(hash_ids)  # type: ignore[arg-type]
         except (TypeError, OverflowError):
@@ -125,7 +125,7 @@ class TraceBuilder:
             raise TraceError(f"more than {MAX_REFERENCES} block references", todo="split the trace")
         blocks, distinct_blocks = self._interned()
         return Trace(
-            self._block_tokens,
+            self.block_tokens,
             blocks,
             np.frombuffer(self._starts, np.int64),
             np.frombuffer(self._prompt_tokens, np.int64),

@@ -1,10 +1,12 @@
-"""Read a trace file: JSON Lines as Mooncake publishes them, plain, gzipped or zstandard-compressed.
+"""Read a trace: a file of one request a line, or agents' sessions, a file or a folder of them (hitlab.formats).
 
-One request a line: {"input_length": tokens, "hash_ids": [block id, ...]}, other keys ignored. The file is
-read in pieces; what is kept of it is 8 bytes a block reference.
+Files may be plain, gzipped or zstandard-compressed. They are read in pieces; what is kept of a request is 8 bytes a
+block reference.
 """
 
+import os
 import zlib
+from array import array
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -12,8 +14,10 @@ from typing import Any
 
 import msgspec
 
+from hitlab import formats
 from hitlab.errors import TraceError
-from hitlab.trace import BlockId, Trace, TraceBuilder
+from hitlab.formats import Format
+from hitlab.trace import Trace, TraceBuilder
 
 PIECE_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 28
@@ -21,35 +25,96 @@ MAX_LINE_BYTES = 1 << 28
 OnProgress = Callable[[int, int], None]
 
 
-class Row(msgspec.Struct, gc=False):
-    """One line of a trace."""
-
-    input_length: int
-    hash_ids: list[BlockId]
-
-
 def read_trace(
-    path: Path, block_tokens: int, *, skip_malformed: bool = False, on_progress: OnProgress | None = None
+    path: Path,
+    block_tokens: int | None = None,
+    *,
+    format_name: str | None = None,
+    skip_malformed: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> Trace:
-    """The requests of a file, in file order.
+    """The requests of a file, in file order, or of a folder of sessions, by time.
 
+    The format is told from the first line, the block size from the format or the file, unless they are given.
     Raises TraceError, with the line number, for a row that is no request or cannot have that many blocks;
     with `skip_malformed` such rows are counted instead. A damaged archive is always an error. `on_progress`
     is told the bytes of the file read so far, and its size, now and then.
     """
-    builder = TraceBuilder(block_tokens)
-    decode = msgspec.json.Decoder(Row).decode
-    for number, line in enumerate(_lines(path, on_progress), 1):
+    chosen = formats.named(format_name) if format_name else None
+    if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
+        return _read_sessions(_session_files(path), block_tokens, skip_malformed, on_progress)
+    begun, contents = _beginning(_unpacked(_pieces(path, on_progress), str(path)))
+    form = chosen or formats.detect(begun)
+    if form.name == formats.SESSIONS:
+        return _read_sessions([path], block_tokens, skip_malformed, on_progress)
+    if block_tokens is None:
+        block_tokens = form.block_tokens or formats.declared_block_tokens(begun)
+    if block_tokens is None:
+        raise TraceError("the trace does not say its block size", where=str(path), todo="give it with --block-size")
+    return _read_rows(path, contents, form, TraceBuilder(block_tokens), skip_malformed)
+
+
+def _read_rows(
+    path: Path, contents: Iterator[bytes], form: Format, builder: TraceBuilder, skip_malformed: bool
+) -> Trace:
+    decode = msgspec.json.Decoder(formats.Row).decode
+    for number, line in enumerate(_lines(contents, path), 1):
         if not line or line.isspace():
             continue
         try:
             row = decode(line)
-            builder.add(row.input_length, row.hash_ids)
+            row.check(builder.block_tokens)
+            builder.add(row.input_length, row.hash_ids, row.arrival_s(form.per_second), loose=form.loose)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TraceError) as error:
             misfit = _located(error, f"{path}:{number}")
             if not skip_malformed:
                 raise misfit from None
             builder.skip(f"{misfit.where}: {misfit.what}")
+    return builder.trace()
+
+
+def _session_files(folder: Path) -> list[Path]:
+    files = sorted(each for each in folder.iterdir() if ".json" in each.suffixes)
+    if not files:
+        raise TraceError("no session in this folder", where=str(folder), todo="name a folder of .json files")
+    return files
+
+
+def _read_sessions(
+    files: list[Path], block_tokens: int | None, skip_malformed: bool, on_progress: OnProgress | None
+) -> Trace:
+    """All sessions as one trace, merged by time; all begin at 0."""
+    decode = msgspec.json.Decoder(formats.Session).decode
+    rows: list[tuple[float, int, array[int]]] = []
+    numbers: dict[tuple[int, int], int] = {}  # of a block: its session, its id there
+    skipped = []
+    for index, file in enumerate(files):
+        try:
+            session = decode(b"".join(_unpacked(_pieces(file, None), str(file))).removeprefix(_MARK))
+            if session.block_size != (block_tokens or session.block_size):
+                raise TraceError(
+                    f"block_size is {session.block_size}, but the trace is read at {block_tokens}",
+                    todo="all sessions need one block size",
+                )
+            block_tokens = session.block_size
+            scope = -1 if session.hash_id_scope == "global" else index
+            rows += [
+                (arrival_s, tokens, array("q", [numbers.setdefault((scope, each), len(numbers)) for each in hash_ids]))
+                for arrival_s, tokens, hash_ids in formats.flat(session.requests)
+            ]
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TraceError) as error:
+            misfit = _located(error, str(file))
+            if not skip_malformed:
+                raise misfit from None
+            skipped.append(f"{misfit.where}: {misfit.what}")
+        if on_progress:
+            on_progress(index + 1, len(files))
+    rows.sort(key=lambda row: row[0])
+    builder = TraceBuilder(block_tokens or 1)
+    for arrival_s, tokens, hash_ids in rows:
+        builder.add(tokens, hash_ids, arrival_s, loose=True)
+    for reason in skipped:
+        builder.skip(reason)
     return builder.trace()
 
 
@@ -63,11 +128,24 @@ def _located(error: Exception, where: str) -> TraceError:
     return TraceError(what, where=where, todo=todo)
 
 
-def _lines(path: Path, on_progress: OnProgress | None) -> Iterator[bytes]:
+_MARK = b"\xef\xbb\xbf"  # a byte-order mark
+
+
+def _beginning(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
+    """The first line, or as much of it as one piece holds, and all pieces."""
+    begun: list[bytes] = []
+    for piece in pieces:
+        begun.append(piece)
+        if b"\n" in piece or sum(map(len, begun)) >= PIECE_BYTES:
+            break
+    return b"".join(begun), chain(begun, pieces)
+
+
+def _lines(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
     """Lines without their line feeds; a byte-order mark before the first is dropped."""
     begun: list[bytes] = []  # of a line that goes on in the next piece
-    begun_bytes, expected = 0, b"\xef\xbb\xbf"
-    for piece in _unpacked(_pieces(path, on_progress), str(path)):
+    begun_bytes, expected = 0, _MARK
+    for piece in pieces:
         lines = piece.split(b"\n")
         begun.append(lines[0])
         begun_bytes += len(lines[0])

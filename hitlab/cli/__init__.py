@@ -14,7 +14,22 @@ import typer
 from hitlab import __version__
 from hitlab.errors import HitlabError
 
-COMMANDS = ("predict", "measure", "serve", "preflight", "replay", "model", "check")  # in the order of the help page
+# In the order of the help page.
+COMMANDS = (
+    "predict",
+    "measure",
+    "watch",
+    "log",
+    "results",
+    "serve",
+    "preflight",
+    "record",
+    "replay",
+    "sweep",
+    "trace",
+    "model",
+    "check",
+)
 
 # Typer may bring its own click along; its usage error is BadParameter's parent wherever it lives.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]

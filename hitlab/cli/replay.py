@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hitlab.cli import options as opt
+from hitlab.cli import trace_options as given
+from hitlab.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from hitlab.replay import Replay
@@ -14,15 +16,13 @@ if TYPE_CHECKING:
 
 
 def command(
-    trace: Annotated[
-        Path,
-        typer.Argument(help="A trace in Mooncake's form: one JSON object a line; plain, .gz or .zst."),
-    ],
+    trace: given.TraceFile,
     capacity: Annotated[
         int, typer.Option("--capacity", "--capacity-blocks", help="Blocks the cache holds.", show_default=False)
     ],
     policy: Annotated[str, typer.Option("--policy", help="Which block to evict: a file of policies/.")] = "s3fifo",
-    block_size: Annotated[int, typer.Option("--block-size", "-B", help="Tokens a block of the trace has.")] = 512,
+    block_size: given.BlockSize = None,
+    form: given.Format = None,
     small_ratio: Annotated[
         float | None,
         typer.Option("--small-ratio", help="s3fifo: the small queue's share of the capacity.", show_default="0.1"),
@@ -31,9 +31,12 @@ def command(
         int | None, typer.Option("--max-freq", help="s3fifo: where use counts stop.", show_default="3")
     ] = None,
     per_request: Annotated[bool, typer.Option("--per-request", help="List each request's tokens, too.")] = False,
-    skip_malformed: Annotated[
-        bool, typer.Option("--skip-malformed", help="Leave out rows that are no requests, and count them.")
-    ] = False,
+    requests_out: Annotated[
+        Path | None, typer.Option("--requests-out", help="Write each request's tokens: .parquet or .jsonl.")
+    ] = None,
+    warmup: given.Warmup = 0.0,
+    engine_cap: given.EngineCap = False,
+    skip_malformed: given.SkipMalformed = False,
     check_invariants: Annotated[
         bool,
         typer.Option("--check-invariants", help="Afterwards, look for faults in the policy's own queues."),
@@ -43,7 +46,8 @@ def command(
     """Replay a trace through a prefix cache of fixed size: hit tokens, longest prefix only.
 
     A request hits the leading blocks that are all resident when it arrives; then each of its blocks is
-    accessed in order. A trace's ids are its blocks: nothing is tokenized or hashed again.
+    accessed in order. A trace's ids are its blocks: nothing is tokenized or hashed again. k blocks of B tokens count
+    min(k*B, L) of a prompt's L tokens.
 
     Example: hitlab replay conversation_trace.jsonl --policy s3fifo --capacity 4096
     """
@@ -51,11 +55,17 @@ def command(
     from hitlab.cli.progress import progress
 
     chosen = kernels.policy_named(policy)
-    given = {"small_ratio": small_ratio, "max_freq": max_freq}
-    options = {name: value for name, value in given.items() if value is not None}
+    stated = {"small_ratio": small_ratio, "max_freq": max_freq}
+    options = {name: value for name, value in stated.items() if value is not None}
     replay.check(chosen, capacity, options)  # before a long file is read
+    if not 0 <= warmup < 1:
+        raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
+    if requests_out and requests_out.suffix not in WRITERS:
+        raise UsageError(f"{requests_out} ends in neither", todo=f"name a file that ends in {' or '.join(WRITERS)}")
     with progress(f"reading {trace.name}") as on_progress:
-        requests = traces.read_trace(trace, block_size, skip_malformed=skip_malformed, on_progress=on_progress)
+        requests = traces.read_trace(
+            trace, block_size, format_name=form, skip_malformed=skip_malformed, on_progress=on_progress
+        )
 
     def announce() -> None:
         kept = "once" if kernels.folder(chosen) else "for this run only: there is no folder to keep it in"
@@ -68,15 +78,24 @@ def command(
             capacity,
             options,
             kernel=kernels.kernel(chosen),
+            engine_cap=engine_cap,
             check_invariants=check_invariants,
         )
+    first_steady = replay.first_warm(requests.requests, warmup)
+    if requests_out:
+        try:
+            WRITERS[requests_out.suffix](result, requests_out)
+        except OSError as error:
+            raise InputError(f"requests can't be written: {error.strerror}", where=str(requests_out)) from None
     if as_json:
-        opt.print_json(_document(result, requests, per_request))
+        opt.print_json(_document(result, requests, first_steady, engine_cap, per_request))
     else:
-        _print(result, requests, trace, per_request)
+        _print(result, requests, trace, first_steady, engine_cap, per_request)
 
 
-def _document(result: "Replay", trace: "Trace", per_request: bool) -> dict[str, Any]:
+def _document(
+    result: "Replay", trace: "Trace", first_steady: int, engine_cap: bool, per_request: bool
+) -> dict[str, Any]:
     tally = result.tally
     document: dict[str, Any] = {
         "policy": result.policy,
@@ -88,9 +107,18 @@ def _document(result: "Replay", trace: "Trace", per_request: bool) -> dict[str, 
         "total_prompt_tokens": tally.queried_tokens,
         "total_hit_tokens": tally.hit_tokens,
         "overall_hit_rate": tally.hit_rate,
+        "request_hit_rate": result.request_hit_rate(),
         "final_cache_blocks": result.final_blocks,
+        "engine_cap": engine_cap,
         "skipped_rows": trace.skipped_rows,
     }
+    if first_steady:
+        steady = result.tally_from(first_steady)
+        document["first_steady_request"] = first_steady
+        document["steady_prompt_tokens"] = steady.queried_tokens
+        document["steady_hit_tokens"] = steady.hit_tokens
+        document["steady_hit_rate"] = steady.hit_rate
+        document["steady_request_hit_rate"] = result.request_hit_rate(first_steady)
     if trace.skipped_rows:
         document["first_skipped"] = trace.first_skipped
     if per_request:
@@ -99,12 +127,14 @@ def _document(result: "Replay", trace: "Trace", per_request: bool) -> dict[str, 
     return document
 
 
-def _print(result: "Replay", trace: "Trace", path: Path, per_request: bool) -> None:
+def _print(
+    result: "Replay", trace: "Trace", path: Path, first_steady: int, engine_cap: bool, per_request: bool
+) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     tally = result.tally
-    rate = "none: no prompt tokens" if tally.hit_rate is None else f"{tally.hit_rate:.3%}"
+    capped = ", counted up to floor((L-1)/B)*B a request" if engine_cap else ""
     sheet = Table(box=None, show_header=False, pad_edge=False)
     sheet.add_column()
     sheet.add_column(overflow="fold")
@@ -114,10 +144,13 @@ def _print(result: "Replay", trace: "Trace", path: Path, per_request: bool) -> N
         "variant": result.variant,
         "requests": f"{trace.requests:,}",
         "prompt tokens": f"{tally.queried_tokens:,}",
-        "hit tokens": f"{tally.hit_tokens:,}",
-        "hit rate": rate,
+        "hit tokens": f"{tally.hit_tokens:,}{capped}",
+        "hit rate": _rates(tally.hit_rate, result.request_hit_rate()),
         "blocks at the end": f"{result.final_blocks:,} of {result.capacity_blocks:,}",
     }
+    if first_steady:
+        rates = _rates(result.tally_from(first_steady).hit_rate, result.request_hit_rate(first_steady))
+        rows["hit rate, steady"] = f"{rates}, from request {first_steady + 1:,} on"
     if trace.skipped_rows:
         rows["skipped rows"] = f"{trace.skipped_rows:,}, first {trace.first_skipped}"
     for name, text in rows.items():
@@ -133,3 +166,34 @@ def _print(result: "Replay", trace: "Trace", path: Path, per_request: bool) -> N
             share = f"{hit / prompt:.3%}" if prompt else "-"
             table.add_row(f"{number:,}", f"{prompt:,}", f"{hit:,}", share)
         opt.console().print(table)
+
+
+def _rates(tokens: float | None, requests: float | None) -> str:
+    if tokens is None or requests is None:
+        return "none: no prompt tokens"
+    return f"{tokens:.3%} of tokens, {requests:.3%} as a mean of requests"
+
+
+def _write_jsonl(result: "Replay", path: Path) -> None:
+    """One request a line."""
+    import msgspec
+
+    encode = msgspec.json.Encoder().encode
+    with path.open("wb") as file:
+        pairs = zip(result.hit_tokens.tolist(), result.prompt_tokens.tolist(), strict=True)
+        for hit, prompt in pairs:
+            file.write(encode({"hit_tokens": hit, "prompt_tokens": prompt}) + b"\n")
+
+
+def _write_parquet(result: "Replay", path: Path) -> None:
+    """One request a row."""
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise UsageError("Parquet needs pyarrow", todo="pip install 'hitlab[parquet]', or name a .jsonl file") from None
+    columns = {"hit_tokens": result.hit_tokens, "prompt_tokens": result.prompt_tokens}
+    parquet.write_table(pyarrow.table(columns), path)
+
+
+WRITERS = {".jsonl": _write_jsonl, ".parquet": _write_parquet}

@@ -1,0 +1,98 @@
+"""`hitlab trace`: what a trace is like, before anything is replayed."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from hitlab.cli import options as opt
+from hitlab.cli import trace_options as given
+
+if TYPE_CHECKING:
+    from hitlab.inspection import Inspection
+
+app = typer.Typer(help="Look at a trace.", no_args_is_help=True)
+
+
+@app.callback()
+def _trace() -> None:
+    """Look at a trace."""
+
+
+@app.command("info")
+def info(
+    trace: given.TraceFile,
+    block_size: given.BlockSize = None,
+    form: given.Format = None,
+    skip_malformed: given.SkipMalformed = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Say what a trace holds: requests, blocks, reuse, the most any cache could hit, how requests arrive.
+
+    Ceilings are hit rates of a cache that never evicts: with whole prompts countable, and with the engine's cap of
+    floor((L-1)/B)*B tokens a request.
+
+    Example: hitlab trace info conversation_trace.jsonl
+    """
+    from hitlab import curve, inspection, kernels, traces
+    from hitlab.cli.progress import progress
+
+    with progress(f"reading {trace.name}") as on_progress:
+        requests = traces.read_trace(
+            trace, block_size, format_name=form, skip_malformed=skip_malformed, on_progress=on_progress
+        )
+    kernel = kernels.curve_kernel()
+    found = inspection.inspect(
+        requests,
+        curve.lru_curve(requests, kernel=kernel),
+        curve.lru_curve(requests, engine_cap=True, kernel=kernel),
+    )
+    if as_json:
+        opt.print_json(found)
+    else:
+        _print(found, trace)
+
+
+def _print(found: "Inspection", path: Path) -> None:
+    from rich.table import Table
+
+    references = max(1, found.block_references)
+    rows = {
+        "trace": f"{path.name}, blocks of {found.block_tokens:,} tokens",
+        "requests": f"{found.requests:,}",
+        "prompt tokens": f"{found.prompt_tokens:,}, median {found.median_prompt_tokens:,}, "
+        f"longest {found.longest_prompt_tokens:,} a request",
+        "block references": f"{found.block_references:,} to {found.distinct_blocks:,} distinct blocks",
+        "reused": f"{found.reused_references / references:.1%} of references; "
+        f"{found.blocks_used_once:,} blocks used once, one {found.most_used_block:,} times",
+        "ceiling": f"{_percent(found.ceiling)} of tokens, {_percent(found.ceiling_requests)} as a mean of requests",
+        "ceiling, engine": f"{_percent(found.ceiling_engine)} of tokens: whole blocks, never a prompt's last token",
+        "LRU needs": ", ".join(
+            f"{blocks:,} blocks for {float(share):.0%} of it" for share, blocks in found.lru_blocks_for_share.items()
+        ),
+        "arrivals": _arrivals(found),
+    }
+    if found.skipped_rows:
+        rows["skipped rows"] = f"{found.skipped_rows:,}"
+    sheet = Table(box=None, show_header=False, pad_edge=False)
+    sheet.add_column(no_wrap=True)
+    sheet.add_column(overflow="fold")
+    for name, text in rows.items():
+        sheet.add_row(name, text)
+    opt.console().print(sheet)
+
+
+def _percent(rate: float | None) -> str:
+    return "none" if rate is None else f"{rate:.3%}"
+
+
+def _arrivals(found: "Inspection") -> str:
+    if found.arrivals is None:
+        return "not said"
+    arrivals = found.arrivals
+    order = "in" if arrivals.in_order else "NOT in"
+    return (
+        f"{arrivals.requests_per_s:,.2f} requests/s over {arrivals.duration_s:,.0f} s, "
+        f"{arrivals.peak_requests_per_s:,.2f} in the fullest minute; gaps vary by {arrivals.gap_variation:.2f} "
+        f"of their mean (1 is at random); rows {order} order of time"
+    )
