@@ -80,9 +80,10 @@ def progress(console: Console, what: str) -> Iterator[Callable[[str], None]]:
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[detail]}", style="dim", markup=False, table_column=Column(no_wrap=True)),
+        TextColumn("{task.fields[detail]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, expand=True, disable=not shown) as bar:
         task = bar.add_task(what, total=None, detail="")
         yield lambda detail: bar.update(task, detail=detail)
     say(console, f"{what}: {time.monotonic() - began:.0f} s")
