@@ -139,5 +139,5 @@ CPU = CpuRecipe(
         {"--host", "--port", "--page-size", "--max-total-tokens", "--dp-size", "--data-parallel-size", "--dp"}
     ),
     download_mb=700,
-    installed_mb=2_600,
+    installed_mb=2_800,
 )

@@ -101,5 +101,5 @@ CPU = CpuRecipe(
         {"--host", "--port", "--block-size", "--num-gpu-blocks-override", "--data-parallel-size", "-dp"}
     ),
     download_mb=700,
-    installed_mb=2_000,
+    installed_mb=2_300,
 )
