@@ -5,6 +5,7 @@ decides a point's numbers, so a sweep goes on where one like it stopped, and a c
 """
 
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -134,10 +135,25 @@ def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Iterator[Poin
         mapped.save(wanted.trace, Path(folder))
         stack.enter_context(_backend(workers))
         task = joblib.delayed(_mapped_point)
-        parallel = joblib.Parallel(return_as="generator_unordered", pre_dispatch="all", batch_size=1)
-        yield from parallel(
-            task(folder, choice, capacity, wanted.engine_cap, wanted.first_steady) for choice, capacity in jobs
-        )
+        parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
+        try:
+            yield from parallel(
+                task(folder, choice, capacity, wanted.engine_cap, wanted.first_steady) for choice, capacity in jobs
+            )
+        except KeyboardInterrupt:
+            _stop_workers()
+            raise
+
+
+def _stop_workers() -> None:
+    """End loky's processes; its own threads would print that work was taken away from them."""
+    from joblib.externals.loky import get_reusable_executor
+
+    usual, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+    finally:
+        threading.excepthook = usual
 
 
 def _mapped_point(folder: str, choice: Choice, capacity: int, engine_cap: bool, first_steady: int) -> Point:
