@@ -54,6 +54,8 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
     #: None or not positive: prefills are not chunked.
     chunked_prefill_size: int | None = None
     overlap_schedule: bool = True
+    #: "emulated" when a model of the engine answered.
+    source: str = "real"
 
     def size(self, name: str) -> int:
         """The engine's size of this field name. Raises InputError when the recording does not say."""
@@ -76,6 +78,17 @@ def read_recording(data: bytes) -> Recording:
         raise InputError(f"a damaged gzip file ({error})", todo="copy it again") from error
     except msgspec.DecodeError as error:
         raise InputError(f"not a recording: {error}", todo="make one with `record`") from error
+
+
+def recording_bytes(recording: Recording, gzipped: bool) -> bytes:
+    """A recording as a file holds it.
+
+    >>> tape = Recording(engine="vllm", version="0.32.0", sequences=())
+    >>> read_recording(recording_bytes(tape, gzipped=True)) == tape
+    True
+    """
+    text = msgspec.json.encode(recording) + b"\n"
+    return gzip.compress(text, mtime=0) if gzipped else text
 
 
 @dataclass(frozen=True, slots=True)

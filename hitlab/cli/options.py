@@ -19,7 +19,25 @@ BreakAt = Annotated[int, typer.Option("--break-at", help="Token index in the pre
 BreakFixed = Annotated[
     bool, typer.Option("--break-fixed", help="One same broken token or salt in all requests, not one each.")
 ]
+VocabRange = Annotated[
+    str | None, typer.Option("--vocab-range", help="First and last token id to send (default: 1000:31999).")
+]
+VocabSize = Annotated[
+    int | None, typer.Option("--vocab-size", help="The model's vocabulary, where the server does not say.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
+
+
+def token_range(text: str | None) -> tuple[int, int] | None:
+    """What --vocab-range says; None says nothing. Raises UsageError."""
+    from hitlab.errors import UsageError
+
+    if text is None:
+        return None
+    first, colon, last = text.partition(":")
+    if not (colon and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise UsageError(f"--vocab-range {text!r} is no range", todo="give FIRST:LAST, as 1000:31999")
+    return int(first), int(last)
 
 
 def print_json(document: Any) -> None:

@@ -1,0 +1,148 @@
+"""`hitlab record`: random sequences sent to a live engine, and everything it answered, in a file."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hitlab.cli import options as opt
+from hitlab.cli import target
+
+if TYPE_CHECKING:
+    from hitlab.record import Recorder, Wanted
+    from hitlab.recording import Recording
+
+
+def command(
+    engine: target.EngineName,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; one that is there goes.")],
+    base_url: target.BaseUrl = None,
+    metrics_url: target.MetricsUrl = None,
+    emulate: target.Emulate = False,
+    cpu: target.Cpu = False,
+    sequences: Annotated[int, typer.Option("--sequences", help="Sequences, each from an empty cache on.")] = 10,
+    requests: Annotated[int, typer.Option("--requests", "-n", help="Requests in each sequence.")] = 60,
+    max_len: Annotated[
+        int | None,
+        typer.Option("--max-len", help="Tokens of the longest prompt (default: 600, or a third of the pool if less)."),
+    ] = None,
+    max_output: Annotated[
+        int, typer.Option("--max-output", help="Most tokens to generate; 1 where the server returns no token ids.")
+    ] = 40,
+    seed: Annotated[int, typer.Option("--seed", help="Same seed, same sequences.")] = 0,
+    vocab_range: opt.VocabRange = None,
+    vocab_size: opt.VocabSize = None,
+    block_size: target.BlockSize = None,
+    capacity_blocks: target.CapacityBlocks = None,
+    api_key_env: target.ApiKeyEnv = None,
+    admin_key_env: target.AdminKeyEnv = None,
+    timeout: target.Timeout = 120.0,
+    fault: target.Fault = None,
+    engine_arg: target.EngineArg = None,
+    as_json: opt.Json = False,
+) -> None:
+    """Record what an engine answers to random sequences, one request after another; `model` explains the file.
+
+    Prompts branch off each other, repeat, go on from what was generated and push each other out of a small pool.
+    Every request is held against the engine's counters. The server's cache is emptied before every sequence.
+
+    Exit status: 0 all sequences recorded, 4 some could not be trusted and were left out, 1 error, 2 usage.
+
+    Example: hitlab record --engine vllm --emulate --capacity-blocks 64 -o tape.json.gz
+    """
+    from hitlab.errors import UsageError
+    from hitlab.record import Wanted
+    from hitlab.session import Asked
+
+    for option, value in (("--sequences", sequences), ("--requests", requests), ("--max-output", max_output)):
+        if value < 1:
+            raise UsageError(f"{option} is {value}", todo="give 1 or more")
+    where = target.Target(
+        engine=engine,
+        base_url=base_url,
+        metrics_urls=tuple(metrics_url or ()),
+        emulate=emulate,
+        cpu=cpu,
+        asked=Asked(block_size, capacity_blocks, vocab_range=opt.token_range(vocab_range), vocab_tokens=vocab_size),
+        api_key_env=api_key_env,
+        admin_key_env=admin_key_env,
+        timeout_s=timeout,
+        faults=tuple(fault or ()),
+        engine_args=tuple(engine_arg or ()),
+    )
+    recorder = _record(where, Wanted(sequences, requests, seed, max_len, max_output), out)
+    _print_recording(recorder.recording(), recorder.dropped, out, as_json)
+    if recorder.dropped:
+        raise typer.Exit(4)
+
+
+def _record(where: target.Target, wanted: "Wanted", out: Path) -> "Recorder":
+    """Walk, and save what was finished, however the walk ended."""
+    import asyncio
+
+    from hitlab import store
+    from hitlab.cli.progress import progress
+    from hitlab.errors import HitlabError, InterruptedRunError
+    from hitlab.record import Recorder, prepare
+
+    recorders: list[Recorder] = []
+
+    async def walk(base_url: str, answered: Callable[[int, int], None]) -> None:
+        async with where.client(base_url) as client:
+            facts = await client.facts()
+            if facts.emulated:
+                opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
+            recorders.append(Recorder(client, facts, prepare(facts, where.asked, wanted), wanted))
+            await recorders[0].walk(answered)
+
+    store.make_ready(out.parent)
+    try:
+        with where.running() as base_url, progress("recording") as answered:
+            asyncio.run(walk(base_url, answered))
+    except HitlabError as error:
+        kept = _save(recorders, out)
+        if kept:
+            print(kept, file=sys.stderr)
+        raise error
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted", todo=_save(recorders, out) or "no sequence was finished") from None
+    _save(recorders, out)
+    return recorders[0]
+
+
+def _save(recorders: "list[Recorder]", out: Path) -> str:
+    """Write the finished sequences, if there are any, and say so."""
+    from hitlab.record import save
+
+    if not (recorders and recorders[0].sequences):
+        return ""
+    save(recorders[0].recording(), out)
+    return f"finished sequences: {len(recorders[0].sequences):,}, in {out}"
+
+
+def _print_recording(kept: "Recording", dropped: list[str], out: Path, as_json: bool) -> None:
+    requests = [request for sequence in kept.sequences for request in sequence.requests]
+    prompt_tokens, hit_tokens = sum(len(request.prompt) for request in requests), sum(each.cached for each in requests)
+    for reason in dropped:
+        print(f"left out, {reason}", file=sys.stderr)
+    if as_json:
+        opt.print_json(
+            {
+                "file": str(out) if requests else None,
+                "engine": kept.engine,
+                "version": kept.version,
+                "source": kept.source,
+                "sequences": len(kept.sequences),
+                "requests": len(requests),
+                "prompt_tokens": prompt_tokens,
+                "hit_tokens": hit_tokens,
+                "dropped": dropped,
+            }
+        )
+    elif requests:
+        emulated = "EMULATED " if kept.source == "emulated" else ""
+        print(f"{emulated}{kept.engine} {kept.version}: {len(kept.sequences):,} sequences, {len(requests):,} requests")
+        print(f"{hit_tokens:,} of {prompt_tokens:,} prompt tokens hit, as responses and counters agree")
+        print(f"recording: {out}; hold the model against it with: hitlab model {out}")
