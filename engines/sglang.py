@@ -147,6 +147,16 @@ def cache_model(facts: ServerFacts) -> CacheModel:
     )
 
 
+def recording_sizes(facts: ServerFacts) -> Mapping[str, Any]:
+    """What decides which leaf goes when: sizes and how the scheduler works."""
+    return {
+        "page_size": facts.block_tokens,
+        "capacity_tokens": facts.capacity_tokens,
+        "chunked_prefill_size": facts.chunked_prefill_tokens,
+        "overlap_schedule": facts.overlap_schedule,
+    }
+
+
 def recording_model(recording: Recording) -> CacheModel:
     """The cache a recording was made with."""
     return from_recording(recording)

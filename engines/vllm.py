@@ -31,6 +31,8 @@ def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpReques
     body = {"model": model, "prompt": prompt.tokens, "max_tokens": max_tokens, "temperature": 0}
     if prompt.salt is not None:
         body["cache_salt"] = prompt.salt
+    if max_tokens > 1:
+        body["return_token_ids"] = True
     return HttpRequest("POST", "/v1/completions", body)
 
 
@@ -130,6 +132,11 @@ def cache_model(facts: ServerFacts) -> CacheModel:
     assert facts.block_tokens is not None and facts.capacity_tokens is not None
     num_blocks = facts.capacity_tokens // facts.block_tokens + 1
     return Ranks(PagedCache(num_blocks, facts.block_tokens) for _ in range(facts.ranks))
+
+
+def recording_sizes(facts: ServerFacts) -> Mapping[str, Any]:
+    """The null block counts among num_gpu_blocks."""
+    return {"block_size": facts.block_tokens, "num_gpu_blocks": facts.pool_blocks}
 
 
 def recording_model(recording: Recording) -> CacheModel:

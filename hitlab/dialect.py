@@ -147,7 +147,7 @@ class Engine(Protocol):
     NO_RESET: str  # what to do when the reset is not there
 
     def completion(self, prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
-        """A request for so many tokens after the prompt, given as token ids."""
+        """A request for so many tokens after the prompt, which is token ids; for several, their ids come back."""
         ...
 
     def read_completion(self, reply: Reply) -> Completion:
@@ -172,6 +172,10 @@ class Engine(Protocol):
 
     def cache_model(self, facts: ServerFacts) -> CacheModel:
         """The model of this server's cache; without a known pool, of one that never evicts."""
+        ...
+
+    def recording_sizes(self, facts: ServerFacts) -> Mapping[str, Any]:
+        """What a recording says of this server, under the engine's own names: fields of Recording."""
         ...
 
     def recording_model(self, recording: "Recording") -> CacheModel:
