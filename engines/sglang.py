@@ -3,12 +3,13 @@
 Measured on 0.5.23 and 0.5.5 (docs/engine-notes.md).
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hitlab.cache import CacheModel, Ranks
 from hitlab.cache.radix import RadixCache, from_recording
-from hitlab.dialect import Completion, Counters, HttpRequest, Reply, ResetOutcome, ServerFacts
+from hitlab.dialect import Completion, Counters, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts
 from hitlab.errors import MetricsError
 from hitlab.recording import Recording
 from hitlab.scrape import Page, tokens
@@ -19,8 +20,9 @@ TITLE = "SGLang"
 DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_BLOCK_TOKENS = 1
 FACT_PATHS = (("/server_info", "/get_server_info"), ("/model_info", "/get_model_info"))
-NO_METRICS = "start SGLang with --enable-metrics"
+NO_METRICS = "start SGLang with --enable-metrics, or give measure its log with --log FILE"
 NO_RESET = "measure with --cold-by fresh-prefix"
+LOG_LACKS = ""
 
 _EFFECTIVE = "sglang:prefill_effective_tokens_total"  # 0.5.18 and newer; retracted requests not counted again
 _PROMPT, _CACHED = "sglang:prompt_tokens_total", "sglang:cached_tokens_total"  # every version
@@ -130,6 +132,33 @@ def read_counters(page: Page, model: str | None) -> Counters:
         preemptions=tokens(page.named(_RETRACTED)) or 0,
         evicted_tokens=tokens(page.named(_EVICTED)),
         raw={sample.series: sample.value for name in names for sample in page.named(name)},
+    )
+
+
+# "[2026-11-29 21:14:36 DP0 TP0] Prefill batch, #new-seq: 18, #new-token: 4096, #cached-token: 17000, ..."; a full
+# stop after "batch" in 0.4, an iteration in brackets there in some versions, other fields after these.
+_LOGGED_AT = re.compile(r"\[(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)[^\] ]*((?: [A-Z]+\d+)*)\]")
+_PREFILL = re.compile(r"\bPrefill batch[^#]*#new-seq: \d+, #new-token: (\d+), #cached-token: (\d+)")
+_RETRACT = re.compile(r"#retracted_reqs: (\d+)")
+
+
+def read_log_line(line: str) -> LogEntry | None:
+    """A prefill batch: tokens computed and tokens found, together what was looked up. Or a retraction.
+
+    A prompt's later chunks are batches of new tokens alone. Tensor and pipeline ranks repeat each other.
+    """
+    prefill, retract = _PREFILL.search(line), _RETRACT.search(line)
+    if not (prefill or retract):
+        return None
+    at = _LOGGED_AT.search(line)
+    ranks = at[7].split() if at else []
+    new, cached = map(int, prefill.groups()) if prefill else (0, 0)
+    return LogEntry(
+        moment=tuple(map(int, at.groups()[:6])) if at else None,
+        rank=next((int(rank[2:]) for rank in ranks if rank.startswith("DP")), None),
+        replica=" ".join(rank for rank in ranks if not rank.startswith("DP")),
+        tally=Tally(new + cached, cached),
+        preemptions=int(retract[1]) if retract else 0,
     )
 
 

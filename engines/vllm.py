@@ -3,12 +3,13 @@
 Measured on 0.32.0 (docs/engine-notes.md); names of older versions from public reports.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from hitlab.cache import CacheModel, Ranks
 from hitlab.cache.paged import PagedCache, from_recording
-from hitlab.dialect import Completion, Counters, HttpRequest, Reply, ResetOutcome, ServerFacts
+from hitlab.dialect import Completion, Counters, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts
 from hitlab.errors import MetricsError
 from hitlab.recording import Recording
 from hitlab.scrape import Page, tokens
@@ -21,6 +22,7 @@ DEFAULT_BLOCK_TOKENS = 16
 FACT_PATHS = (("/version",), ("/v1/models",))
 NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with --metrics-url"
 NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with --cold-by fresh-prefix"
+LOG_LACKS = "vLLM's log gives only the hit rate of its last 1,000 requests, and no tokens"
 
 # The pair of today, and its name before it lost the gpu_. Around 0.10 a page has both, counting the same tokens.
 _PAIRS = ("vllm:prefix_cache", "vllm:gpu_prefix_cache")
@@ -124,6 +126,26 @@ def read_counters(page: Page, model: str | None) -> Counters:
             for sample in page.named(name)
         },
         births={sample.series: sample.value for sample in page.named(f"{family}_queries_created")},
+    )
+
+
+# "INFO 11-29 21:14:36 [loggers.py:335] Engine 000: ... Prefix cache hit rate: 82.7%, External prefix cache ...";
+# before the engine of today "GPU: 82.70%, CPU: 0.00%" after the colon, of which the pool in use is the larger.
+_LOGGED_AT = re.compile(r"\b[A-Z]+ (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
+_LOGGED_RANK = re.compile(r"\bEngine (\d+):")
+_LOGGED_RATE = re.compile(r"\bPrefix cache hit rate: (?:GPU: )?([\d.]+)%(?:, CPU: ([\d.]+)%)?")
+
+
+def read_log_line(line: str) -> LogEntry | None:
+    """The window line, every 10 s: the rate restarts with a reset, and is not printed with caching off."""
+    rate = _LOGGED_RATE.search(line)
+    if not rate:
+        return None
+    at, rank = _LOGGED_AT.search(line), _LOGGED_RANK.search(line)
+    return LogEntry(
+        moment=tuple(map(int, at.groups())) if at else None,
+        rank=int(rank[1]) if rank else None,
+        window_hit_rate=round(max(float(percent) for percent in rate.groups() if percent) / 100, 4),
     )
 
 

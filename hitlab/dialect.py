@@ -135,6 +135,22 @@ class Counters:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """What one line of an engine's log says of its prefix cache; None and "" are not said.
+
+    `moment` is the time as printed, from its largest unit (year or month) to seconds. A rate of a sliding window
+    has no tokens behind it that could be added up.
+    """
+
+    moment: tuple[int, ...] | None
+    rank: int | None = None  # data-parallel
+    replica: str = ""  # of several that repeat each other's tokens, as tensor ranks do
+    tally: Tally | None = None
+    window_hit_rate: float | None = None  # 0 to 1
+    preemptions: int = 0
+
+
 class Engine(Protocol):
     """What a file of engines/ offers."""
 
@@ -145,6 +161,7 @@ class Engine(Protocol):
     FACT_PATHS: tuple[tuple[str, ...], ...]  # each a list of alternatives, the newest first
     NO_METRICS: str  # what to do when there are no counters
     NO_RESET: str  # what to do when the reset is not there
+    LOG_LACKS: str  # why its log can't stand in for counters; empty where it can
 
     def completion(self, prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
         """A request for so many tokens after the prompt, which is token ids; for several, their ids come back."""
@@ -168,6 +185,10 @@ class Engine(Protocol):
 
     def read_counters(self, page: Page, model: str | None) -> Counters:
         """The token counters of a page. Raises MetricsError where they are missing or contradict each other."""
+        ...
+
+    def read_log_line(self, line: str) -> LogEntry | None:
+        """What a line of its log says; None where it says nothing of the cache."""
         ...
 
     def cache_model(self, facts: ServerFacts) -> CacheModel:

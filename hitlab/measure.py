@@ -4,7 +4,6 @@ Nothing here decides what a number means (compare.py) or how it is printed (cli/
 """
 
 import asyncio
-import time
 from array import array
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import asdict
@@ -21,10 +20,8 @@ from hitlab.errors import ServerError
 from hitlab.plan import Batch, Experiment, build
 from hitlab.predict import phase_tally
 from hitlab.result import SCHEMA_VERSION, Check, EngineInfo, PhaseResult, Result
+from hitlab.settle import SETTLE_S, settled
 from hitlab.types import Act, Phase, Prompt, Send, Tally, Workload
-
-SETTLE_S = 5.0  # SGLang's counters were complete within 102 ms in 150 tries
-_POLL_S = 0.02
 
 
 class Watch(Protocol):
@@ -35,6 +32,13 @@ class Watch(Protocol):
 
     def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None:
         """One more request of the step was answered."""
+
+
+class CounterReader(Protocol):
+    """Where a run's counters come from: the server's own, or its log."""
+
+    async def scrape(self) -> Counters:
+        """The counters now. Raises MetricsError."""
 
 
 class _StoppedError(Exception):
@@ -52,9 +56,11 @@ class Run:
         steps: Sequence[Act | Send],
         workload: Workload,
         checks: Sequence[Check],
+        counters: CounterReader | None = None,
     ) -> None:
-        """`checks` are those already made of what the server says of itself."""
+        """`checks` are those already made of what the server says of itself; `counters` are the client's by default."""
         assert facts.block_tokens is not None
+        self._counters: CounterReader = counters or client
         self._client, self._facts, self._experiment = client, facts, experiment
         self._steps, self._workload = steps, workload
         self._block_tokens = facts.block_tokens
@@ -72,7 +78,7 @@ class Run:
 
     async def walk(self, watch: Watch) -> None:
         """Every step in turn. Raises ServerError only while nothing has been measured."""
-        self._begin(await self._client.scrape())
+        self._begin(await self._counters.scrape())
         try:
             for step in build(self._steps, self._workload, self._experiment, self._facts.ranks):
                 if isinstance(step, Batch):
@@ -237,26 +243,15 @@ class Run:
             )
 
     async def _settled(self) -> Counters:
-        """The counters once they hold everything sent, twice the same; or what they are at the deadline."""
-        deadline = time.monotonic() + (0 if self._facts.caching is False else SETTLE_S)
-        previous: Counters | None = None
-        pause_s = _POLL_S
-        while True:
-            now = await self._client.scrape()
-            restarted = now.restarted_since(self._last)
-            self._made.add("counters never fell")
-            if restarted:
-                self._fail("counters never fell", f"{restarted}: the server restarted, or another one answered")
-                raise _StoppedError
-            queried = now.since(self._baseline)[0].queried_tokens
-            if previous is not None and now.raw == previous.raw and queried >= self._sent_tokens:
-                break
-            if time.monotonic() > deadline:
-                break
-            if queried < self._sent_tokens:
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, 0.25)
-            previous = now
+        """The counters once they hold everything sent, or what they are when that took too long."""
+        patience_s = 0 if self._facts.caching is False else SETTLE_S
+        now = await settled(self._counters.scrape, self._baseline, self._sent_tokens, self._last, patience_s)
+        restarted = now.restarted_since(self._last)
+        self._made.add("counters never fell")
+        if restarted:
+            self._fail("counters never fell", f"{restarted}: the server restarted, or another one answered")
+            raise _StoppedError
+        queried = now.since(self._baseline)[0].queried_tokens
         self._check_counters(now, queried)
         self._last = now
         return now
@@ -271,7 +266,7 @@ class Run:
             self._fail(
                 "queries add up",
                 f"{-off:,} tokens unaccounted: {self._sent_tokens:,} sent, {queried:,} counted in {SETTLE_S:g} s "
-                "(did it restart? is this its own /metrics, with stats and prefix caching on?)",
+                "(did it restart? are these its own counters, with stats and prefix caching on?)",
             )
         elif off:
             why = "preempted requests are counted again" if preempted else "another client is using the server"

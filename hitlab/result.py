@@ -1,6 +1,11 @@
-"""What `measure` found, as it is kept in results/: everything that reproduces the run, and never a key."""
+"""What `measure` found, as it is kept in results/: everything that reproduces the run, and never a key.
+
+Files of older versions stay readable: a new field has a default, and a change that no default can bridge gets a new
+SCHEMA_VERSION. docs/result.schema.json is the schema, written by docs/schema.py.
+"""
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -39,7 +44,7 @@ class PhaseResult(msgspec.Struct, frozen=True, kw_only=True):
     median_latency_s: float
     reported_cached_tokens: int | None  # sum over the responses; None where they do not say
     external_hit_tokens: int  # of a tier behind the cache
-    overall_hit_rate: float | None  # that tier's hits counted too
+    overall_hit_rate: float | None = None  # that tier's hits counted too
     evicted_tokens: int | None
     counters: str  # the metric the tally was read from
     prompts_sha256: str
@@ -60,7 +65,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     hitlab_version: str
     started_utc: str
     engine: EngineInfo
-    experiment: Mapping[str, object]
+    experiment: Mapping[str, Any]
     phases: list[PhaseResult]
     checks: list[Check]
     complete: bool

@@ -11,6 +11,7 @@ from hitlab import families, store
 from hitlab.client import EngineClient
 from hitlab.dialect import ServerFacts
 from hitlab.errors import InputError, UsageError
+from hitlab.logfiles import LogCounters
 from hitlab.measure import Run, Watch
 from hitlab.plan import Experiment, auto_flood_requests, outline, require_fits, warnings
 from hitlab.result import Check
@@ -77,15 +78,24 @@ async def measure(
     experiment: Experiment,
     watch: Watch,
     on_ready: Callable[[Run, Prepared], None],
+    log: Path | None = None,
 ) -> None:
-    """Prepare and walk; `on_ready` gets the run before it starts, so that no end of it loses the result."""
+    """Prepare and walk; `on_ready` gets the run before it starts, so that no end of it loses the result.
+
+    With a `log`, its lines stand in for the server's counters.
+    """
+    counters = LogCounters(client.engine, log) if log else None
     facts = await client.facts()
-    await client.scrape()  # a page that can't be read explains more than the facts it leaves unsaid
+    if counters:
+        note = f"tokens were counted in the {counters.source}, not by counters; they count only where they add up"
+        facts = replace(facts, notes=(*facts.notes, note))
+    else:
+        await client.scrape()  # a page that can't be read explains more than the facts it leaves unsaid
     prepared = prepare(facts, asked, experiment)
     workload = families.load("workloads", "shared-prefix").SharedPrefixWorkload(
         prepared.experiment.shape, prepared.experiment.seed, prepared.experiment.vocab_range
     )
-    run = Run(client, prepared.facts, prepared.experiment, prepared.steps, workload, prepared.checks)
+    run = Run(client, prepared.facts, prepared.experiment, prepared.steps, workload, prepared.checks, counters)
     on_ready(run, prepared)
     await run.walk(watch)
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from hitlab.measure import Run
     from hitlab.plan import Experiment
-    from hitlab.result import Result
     from hitlab.session import Asked, Prepared
 
 
@@ -47,17 +46,16 @@ def command(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Same seed, same prompts (default: 0; random with fresh-prefix).")
     ] = None,
-    vocab_range: Annotated[
-        str | None, typer.Option("--vocab-range", help="First and last token id to send (default: 1000:31999).")
-    ] = None,
-    vocab_size: Annotated[
-        int | None, typer.Option("--vocab-size", help="The model's vocabulary, where the server does not say.")
-    ] = None,
+    vocab_range: opt.VocabRange = None,
+    vocab_size: opt.VocabSize = None,
     api_key_env: target.ApiKeyEnv = None,
     admin_key_env: target.AdminKeyEnv = None,
     timeout: target.Timeout = 120.0,
     fault: target.Fault = None,
     engine_arg: target.EngineArg = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="Count tokens in the engine's log, where it runs without metrics.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the result file.")] = Path("results"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and send nothing.")] = False,
     as_json: opt.Json = False,
@@ -99,7 +97,9 @@ def command(
         flood_tokens=flood_len,
         cold_by=cold_by,
     )
-    asked = Asked(block_size, capacity_blocks, dp, auto, _range(vocab_range), vocab_size)
+    asked = Asked(block_size, capacity_blocks, dp, auto, opt.token_range(vocab_range), vocab_size)
+    if log and (emulate or cpu):
+        raise UsageError("--log is for a server that runs without metrics", todo="leave it out, or name --base-url")
     if dry_run:
         _print_plan(engine, experiment, asked, as_json)
         return
@@ -119,15 +119,19 @@ def command(
         ),
         experiment,
         asked,
+        log,
         out,
         as_json,
     )
 
 
-def _measure(where: target.Target, experiment: "Experiment", asked: "Asked", out: Path, as_json: bool) -> None:
+def _measure(
+    where: target.Target, experiment: "Experiment", asked: "Asked", log: Path | None, out: Path, as_json: bool
+) -> None:
     import asyncio
 
     from hitlab import session, store
+    from hitlab.cli.tables import print_result
     from hitlab.errors import InterruptedRunError
 
     err = opt.console(stderr=True)
@@ -142,7 +146,7 @@ def _measure(where: target.Target, experiment: "Experiment", asked: "Asked", out
 
     async def walk(base_url: str, watch: "_Progress") -> None:
         async with where.client(base_url, experiment.concurrency) as client:
-            await session.measure(client, asked, experiment, watch, on_ready)
+            await session.measure(client, asked, experiment, watch, on_ready, log)
 
     store.make_ready(out)
     with where.running() as base_url, _Progress(err) as watch:
@@ -156,7 +160,7 @@ def _measure(where: target.Target, experiment: "Experiment", asked: "Asked", out
     if as_json:
         opt.print_json(result)
     else:
-        _print_result(result)
+        print_result(result)
     print(f"result: {path}", file=sys.stderr)
     raise typer.Exit(result.exit_status)
 
@@ -208,56 +212,6 @@ def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: 
     opt.console().print(table)
     for warning in said:
         opt.console().print(f"note: {warning}")
-
-
-def _print_result(result: "Result") -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    console = opt.console()
-    engine = result.engine
-    emulated = "EMULATED " if engine.source == "emulated" else ""
-    pool = f"{engine.capacity_blocks:,} blocks" if engine.capacity_blocks else "a pool of unknown size"
-    console.print(
-        f"{emulated}{engine.title} {engine.version or '(version unknown)'}: {pool} of {engine.block_tokens} tokens"
-    )
-    table = Table(box=SIMPLE_HEAD, padding=0)
-    headings = ("phase", "reqs", "prompt", "hit", "measured", "closed", "model", "error", "median", "computed")
-    units = ("", "", "tokens", "tokens", "hit rate", "form", "", "tokens", "ms", "tokens")
-    for heading, unit in zip(headings, units, strict=True):
-        table.add_column(f"{heading}\n{unit}", justify="left" if heading == "phase" else "right", no_wrap=True)
-    for phase in result.phases:
-        table.add_row(
-            phase.name,
-            f"{phase.requests:,}",
-            f"{phase.prompt_tokens:,}",
-            f"{phase.hit_tokens:,}",
-            "-" if phase.hit_rate is None else f"{100 * phase.hit_rate:.3f} %",
-            f"{phase.closed_form_hit_tokens:,}",
-            f"{phase.model_hit_tokens:,}",
-            f"{phase.error_tokens:+,}" if phase.error_tokens else "0",
-            f"{1000 * phase.median_latency_s:.1f}",
-            f"{phase.computed_tokens:,}",
-        )
-    console.print(table)
-    for check in result.checks:
-        if not check.ok:
-            console.print(f"check failed, {check.name}: {check.detail}")
-    for note in result.notes:
-        console.print(f"note: {note}")
-    state = "" if result.valid else "INVALID RUN. "
-    console.print(f"{emulated}{state}{result.verdict}: {result.explanation}")
-
-
-def _range(text: str | None) -> tuple[int, int] | None:
-    from hitlab.errors import UsageError
-
-    if text is None:
-        return None
-    first, colon, last = text.partition(":")
-    if not (colon and first.isdecimal() and last.isdecimal()):
-        raise UsageError(f"--vocab-range {text!r} is no range", todo="give FIRST:LAST, as 1000:31999")
-    return int(first), int(last)
 
 
 class _Progress:

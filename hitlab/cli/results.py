@@ -1,0 +1,195 @@
+"""`hitlab results`: the runs kept in results/, listed, shown again, compared."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hitlab.cli import options as opt
+
+if TYPE_CHECKING:
+    from hitlab.difference import Difference, Side
+    from hitlab.result import Result
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, show and compare the results that measure has kept.\n\nExample: hitlab results list",
+)
+
+_Folder = Annotated[Path, typer.Option("--folder", help="Where measure put them, with its --out.")]
+_NAME = "A file, the beginning of a result's name, or latest."
+
+
+@app.command("list")
+def list_(folder: _Folder = Path("results"), as_json: opt.Json = False) -> None:
+    """List every kept result, the oldest first: when, which engine, what was asked, what came out.
+
+    Example: hitlab results list
+    """
+    from hitlab import store
+    from hitlab.errors import InputError
+
+    found: list[tuple[Path, Result]] = []
+    for path in store.kept(folder):
+        try:
+            found.append((path, store.load(path)))
+        except InputError as error:
+            print(f"note: left out: {error}", file=sys.stderr)
+    if as_json:
+        opt.print_json([_row(path, result) for path, result in found])
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("result", "engine", "asked", "hit rate", "verdict"):
+        table.add_column(heading, justify="right" if heading == "hit rate" else "left", overflow="fold")
+    for path, result in found:
+        emulated = " EMULATED" if result.engine.source == "emulated" else ""
+        rate = _hit_rate(result)
+        table.add_row(
+            path.stem.partition("-")[0],
+            f"{result.engine.title} {result.engine.version or '?'}, B={result.engine.block_tokens}".replace(
+                "+emulated", emulated
+            ),
+            _asked(result),
+            "-" if rate is None else f"{100 * rate:.3f} %",
+            result.verdict if result.valid else "INVALID",
+        )
+    opt.console().print(table)
+    opt.console().print(f"{len(found):,} results in {folder}; hitlab results show RESULT")
+
+
+@app.command()
+def show(
+    result: Annotated[str, typer.Argument(help=_NAME)],
+    folder: _Folder = Path("results"),
+    as_json: opt.Json = False,
+) -> None:
+    """Show a kept result as measure showed it.
+
+    Example: hitlab results show latest
+    """
+    from hitlab import store
+    from hitlab.cli.tables import print_result
+
+    path = store.find(result, folder)
+    loaded = store.load(path)
+    if as_json:
+        opt.print_json(loaded)
+        return
+    print_result(loaded)
+    opt.console().print(f"asked: {_asked(loaded)}, seed {loaded.seed}, {loaded.started_utc}")
+    print(f"result: {path}", file=sys.stderr)
+
+
+@app.command()
+def diff(
+    a: Annotated[str, typer.Argument(help=_NAME)],
+    b: Annotated[str, typer.Argument(help=_NAME)],
+    folder: _Folder = Path("results"),
+    as_json: opt.Json = False,
+) -> None:
+    """Compare two kept results: what was asked differently, and the tokens of each phase.
+
+    Exit status: 0 the same tokens in every phase, 3 not.
+
+    Example: hitlab results diff 20261129T231012 latest
+    """
+    from hitlab import store
+    from hitlab.difference import difference
+
+    paths = [store.find(name, folder) for name in (a, b)]
+    found = difference(*map(store.load, paths))
+    if as_json:
+        opt.print_json(found)
+    else:
+        _print_difference(found, paths)
+    if not found.same_tokens:
+        raise typer.Exit(3)
+
+
+def _row(path: Path, result: "Result") -> dict[str, object]:
+    return {
+        "file": str(path),
+        "started_utc": result.started_utc,
+        "engine": result.engine,
+        "experiment": result.experiment,
+        "hit_rate": _hit_rate(result),
+        "valid": result.valid,
+        "agrees": result.agrees,
+        "complete": result.complete,
+        "verdict": result.verdict,
+    }
+
+
+def _hit_rate(result: "Result") -> float | None:
+    """Of the phases that the break is judged by, or of the whole run where its break is unknown here."""
+    from hitlab import families
+
+    mode = str(result.experiment.get("break_mode", "none"))
+    scored = families.load("workloads.breaks", mode).SCORED if mode in families.names("workloads.breaks") else ()
+    phases = [phase for phase in result.phases if phase.name in scored] or result.phases
+    queried = sum(phase.queried_tokens for phase in phases)
+    return sum(phase.hit_tokens for phase in phases) / queried if queried else None
+
+
+def _asked(result: "Result") -> str:
+    """The experiment in a few words."""
+    asked = result.experiment
+    shape = asked.get("shape")
+    letters = {"requests": "N", "prefix_tokens": "P", "suffix_tokens": "S", "groups": "G"}
+    known = shape if isinstance(shape, dict) else {}
+    sizes = [f"{letter}={known[name]}" for name, letter in letters.items() if known.get(name, 1) != 1]
+    workload = asked.get("workload", "shared-prefix")
+    words = [*([] if workload == "shared-prefix" else [str(workload)]), *sizes]
+    mode = asked.get("break_mode", "none")
+    if mode != "none":
+        words.append(f"break {mode}")
+    return " ".join(words)
+
+
+def _print_difference(found: "Difference", paths: list[Path]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    console = opt.console()
+    console.print(f"A {paths[0]}\nB {paths[1]}")
+    if found.asked:
+        table = Table("asked differently", "A", "B", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for each in found.asked:
+            table.add_row(each.name, _value(each.a), _value(each.b))
+        console.print(table)
+    else:
+        console.print("\nasked: the same\n")
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("phase", "A hit tokens", "of", "B hit tokens", "of", "B - A", "points", "prompts"):
+        table.add_column(heading, justify="left" if heading in ("phase", "prompts") else "right")
+    for phase in found.phases:
+        sides = [_value(tokens) for side in (phase.a, phase.b) for tokens in _tokens(side)]
+        prompts = "-" if not (phase.a and phase.b) else "same" if phase.same_prompts else "others"
+        table.add_row(phase.name, *sides, *_moved(phase.a, phase.b), prompts)
+    console.print(table)
+    words = [
+        f"{verdict}{'' if valid else ' (INVALID)'}"
+        for verdict, valid in ((found.a_verdict, found.a_valid), (found.b_verdict, found.b_valid))
+    ]
+    console.print(f"verdict: {words[0]}" if words[0] == words[1] else f"verdict: A {words[0]}, B {words[1]}")
+
+
+def _tokens(side: "Side | None") -> tuple[int | None, int | None]:
+    return (side.hit_tokens, side.queried_tokens) if side else (None, None)
+
+
+def _moved(a: "Side | None", b: "Side | None") -> tuple[str, str]:
+    """Tokens and percentage points from A to B."""
+    if not (a and b):
+        return "-", "-"
+    tokens = b.hit_tokens - a.hit_tokens
+    points = "-" if a.hit_rate is None or b.hit_rate is None else f"{100 * (b.hit_rate - a.hit_rate):+.3f}"
+    return f"{tokens:+,}" if tokens else "0", points.replace("+0.000", "0")
+
+
+def _value(value: object) -> str:
+    return "-" if value is None else f"{value:,}" if type(value) is int else str(value)

@@ -1,0 +1,266 @@
+"""`hitlab watch`: the hit rate of a running server, interval by interval."""
+
+import re
+import sys
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hitlab.cli import options as opt
+from hitlab.cli import target
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group
+    from rich.table import Table
+
+    from hitlab.dialect import ServerFacts
+    from hitlab.intervals import Interval, Meter
+    from hitlab.types import Tally
+
+_BAR_WIDTH = 12
+_HEADINGS = ("time", "hit rate", "0 to 100 %", "hit tokens", "of prompt", "tokens/s", "evicted")
+
+
+def command(
+    engine: target.EngineName,
+    base_url: target.BaseUrl = None,
+    metrics_url: target.MetricsUrl = None,
+    interval: Annotated[float, typer.Option("--interval", help="Seconds between two readings.")] = 5.0,
+    count: Annotated[int | None, typer.Option("--count", help="Stop after so many intervals.")] = None,
+    prefix_len: Annotated[
+        int | None, typer.Option("--prefix-len", help="P: tokens your requests share; with S, shows the ceiling.")
+    ] = None,
+    suffix_len: Annotated[int | None, typer.Option("--suffix-len", help="S: tokens of each request's own.")] = None,
+    block_size: Annotated[
+        int | None, typer.Option("--block-size", "--page-size", help="B, where the server does not say.")
+    ] = None,
+    api_key_env: target.ApiKeyEnv = None,
+    timeout: target.Timeout = 10.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line an interval on stdout.")] = False,
+) -> None:
+    """Watch a running server's interval hit rate, from its counters; sends no prompt and empties nothing.
+
+    Ctrl-C ends it, with a summary and exit status 0. A restart of the server, or a reading that fails, is said.
+
+    Example: hitlab watch --engine vllm --base-url http://127.0.0.1:8000 --prefix-len 1000 --suffix-len 200
+    """
+    import asyncio
+    from contextlib import suppress
+
+    from hitlab import watching
+    from hitlab.errors import UsageError
+    from hitlab.session import Asked
+
+    if interval <= 0 or (count is not None and count < 1):
+        raise UsageError("--interval and --count must be more than 0", todo="leave them out for every 5 s, endlessly")
+    if (prefix_len is None) != (suffix_len is None):
+        raise UsageError("the ceiling needs both --prefix-len and --suffix-len", todo="give both or neither")
+    where = target.Target(
+        engine=engine,
+        base_url=base_url,
+        metrics_urls=tuple(metrics_url or ()),
+        asked=Asked(block_size),
+        api_key_env=api_key_env,
+        timeout_s=timeout,
+    )
+    meters: list[Meter] = []
+
+    async def watch(url: str) -> None:
+        async with where.client(url) as client:
+            facts = await client.facts()
+            meters.append(await watching.begin(client))
+            best = _ceiling(prefix_len, suffix_len, facts.block_tokens or block_size)
+            title = _title(client.engine.TITLE, client.base_url, facts, interval, best)
+            with _view(title, best, as_json) as view:
+                async for each in watching.intervals(client, meters[0], interval, count):
+                    view.show(each)
+
+    with where.running() as url, suppress(KeyboardInterrupt):
+        asyncio.run(watch(url))
+    if meters:
+        print(_summary(meters[0]), file=sys.stderr if as_json else sys.stdout)
+
+
+def _ceiling(prefix_tokens: int | None, suffix_tokens: int | None, block_tokens: int | None) -> "Tally | None":
+    from hitlab.errors import UsageError
+    from hitlab.intervals import ceiling
+    from hitlab.predict import check_shape
+    from hitlab.types import SharedPrefix
+
+    if prefix_tokens is None or suffix_tokens is None:
+        return None
+    if block_tokens is None:
+        raise UsageError("the server does not say its block size", todo="give --block-size")
+    check_shape(SharedPrefix(1, prefix_tokens, suffix_tokens), block_tokens, 1)
+    return ceiling(prefix_tokens, suffix_tokens, block_tokens)
+
+
+def _title(engine: str, url: str, facts: "ServerFacts", interval_s: float, best: "Tally | None") -> list[str]:
+    emulated = "EMULATED " if facts.emulated else ""
+    blocks = f"{facts.block_tokens:,} tokens a block, " if facts.block_tokens else ""
+    version = facts.version or "(version unknown)"
+    lines = [f"{emulated}{engine} {version} at {url}", f"{blocks}every {interval_s:g} s; Ctrl-C ends"]
+    if best:
+        rate = best.hit_rate or 0.0
+        lines.append(
+            f"ceiling {100 * rate:.3f} %: {best.hit_tokens:,} of {best.queried_tokens:,} tokens of a warm request"
+        )
+    return lines
+
+
+def _summary(meter: "Meter") -> str:
+    tally = meter.tally
+    parts = [f"{meter.intervals:,} intervals in {meter.seconds:.1f} s: "]
+    if tally.hit_rate is None:
+        parts.append("no prompt tokens")
+    else:
+        parts.append(
+            f"{tally.hit_tokens:,} of {tally.queried_tokens:,} prompt tokens hit ({100 * tally.hit_rate:.3f} %)"
+        )
+    if meter.evicted_tokens is not None:
+        parts.append(f", {meter.evicted_tokens:,} evicted")
+    if meter.restarts:
+        parts.append(f", restarts: {meter.restarts:,}")
+    if meter.missed_readings:
+        parts.append(f", failed readings: {meter.missed_readings:,}")
+    return "".join(parts)
+
+
+def _view(title: list[str], best: "Tally | None", as_json: bool) -> "_Json | _Lines | _Live":
+    if as_json:
+        return _Json(title, best)
+    console = opt.console()
+    return _Live(console, title, best) if console.is_terminal else _Lines(title, best)
+
+
+def _cells(interval: "Interval", best: "Tally | None") -> tuple[str, ...]:
+    if interval.kind != "interval":
+        return (_clock(interval), "-", "", "", "", "", "")
+    idle = interval.hit_rate is None
+    return (
+        _clock(interval),
+        "-" if interval.hit_rate is None else f"{100 * interval.hit_rate:.3f} %",
+        _bar(interval.hit_rate, best),
+        "-" if idle else f"{interval.hit_tokens:,}",
+        "-" if idle else f"{interval.queried_tokens:,}",
+        "-" if idle else f"{interval.queried_tokens_per_s:,.0f}",
+        "-" if interval.evicted_tokens is None else f"{interval.evicted_tokens:,}",
+    )
+
+
+def _clock(interval: "Interval") -> str:
+    return f"{datetime.fromisoformat(interval.at_utc).astimezone():%H:%M:%S}"
+
+
+def _event(interval: "Interval") -> str:
+    """What a person has to know besides the numbers; empty for a plain interval."""
+    if interval.kind == "restart":
+        return f"{_clock(interval)} restart: {re.sub('{.*}', '', interval.detail)}; counting begins again"
+    if interval.kind == "missed":
+        return f"{_clock(interval)} no reading: {interval.detail}"
+    if interval.preemptions:
+        return f"{_clock(interval)} {interval.preemptions:,} preempted requests: their prompts are computed again"
+    return ""
+
+
+def _bar(rate: float | None, best: "Tally | None") -> str:
+    """The rate as a bar; `|` stands where the ceiling is."""
+    filled = round((rate or 0.0) * _BAR_WIDTH)
+    bar = "█" * filled + "·" * (_BAR_WIDTH - filled)
+    mark = round((best.hit_rate or 0.0) * _BAR_WIDTH) if best else _BAR_WIDTH
+    return bar if mark >= _BAR_WIDTH else f"{bar[:mark]}|{bar[mark + 1 :]}"
+
+
+class _View(AbstractContextManager["_View"]):
+    """Where intervals are shown."""
+
+    def __init__(self, title: list[str], best: "Tally | None") -> None:
+        self._title, self._best = title, best
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to close."""
+
+
+class _Json(_View):
+    """One JSON line each on stdout, the title on stderr."""
+
+    def __enter__(self) -> "_Json":
+        for line in self._title:
+            print(line, file=sys.stderr, flush=True)
+        return self
+
+    def show(self, interval: "Interval") -> None:
+        import msgspec
+
+        ceiling = {"ceiling_hit_rate": self._best.hit_rate if self._best else None}
+        print(msgspec.json.encode(msgspec.structs.asdict(interval) | ceiling).decode(), flush=True)
+
+
+class _Lines(_View):
+    """One line each, for a file or a pipe."""
+
+    _WIDTHS = (8, 10, _BAR_WIDTH + 1, 12, 12, 10, 10)
+
+    def __enter__(self) -> "_Lines":
+        for line in self._title:
+            print(line)
+        print(self._line(_HEADINGS), flush=True)
+        return self
+
+    def show(self, interval: "Interval") -> None:
+        event = _event(interval)
+        if interval.kind == "interval":
+            print(self._line(_cells(interval, self._best)))
+        if event:
+            print(event)
+        sys.stdout.flush()
+
+    def _line(self, cells: tuple[str, ...]) -> str:
+        return "".join(f"{cell:>{width}}" for cell, width in zip(cells, self._WIDTHS, strict=True))
+
+
+class _Live(_View):
+    """A table that grows at its end and stays as high as the terminal."""
+
+    def __init__(self, console: "Console", title: list[str], best: "Tally | None") -> None:
+        from rich.live import Live
+
+        super().__init__(title, best)
+        self._console = console
+        self._intervals: list[Interval] = []
+        self._events: list[str] = []
+        self._live = Live(console=console, auto_refresh=False)
+
+    def __enter__(self) -> "_Live":
+        self._live.start()
+        self._live.update(self._picture(), refresh=True)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def show(self, interval: "Interval") -> None:
+        self._intervals = [*self._intervals, interval][-200:]
+        self._events = [*self._events, *filter(None, [_event(interval)])][-3:]
+        self._live.update(self._picture(), refresh=True)
+
+    def _picture(self) -> "Group":
+        from rich.console import Group
+        from rich.text import Text
+
+        table = self._table()
+        room = self._console.height - len(self._title) - 2 * len(self._events) - 6
+        for interval in self._intervals[-max(3, room) :]:
+            table.add_row(*map(Text, _cells(interval, self._best)))
+        return Group(*map(Text, self._title), table, *(Text(event, style="yellow") for event in self._events))
+
+    def _table(self) -> "Table":
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
+
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        for heading in _HEADINGS:
+            table.add_column(heading, justify="left" if heading in _HEADINGS[::2][:2] else "right", no_wrap=True)
+        return table
