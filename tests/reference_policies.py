@@ -259,13 +259,7 @@ class Arc:
 
 
 class Lirs:
-    """The rules of the paper's section 3.3. The stack and the queue each have the least recent in front.
-
-    `as_libcachesim` leaves the paper where libcachesim does: a hit on a block that is only in the queue also
-    demotes a LIR block, and the stack forgets its oldest evicted blocks beyond twice the capacity.
-    """
-
-    as_libcachesim = False
+    """The rules of the paper's section 3.3. The stack and the queue each have the least recent in front."""
 
     def __init__(self, capacity: int, hir_ratio: float = 0.01) -> None:
         self.capacity = capacity
@@ -273,7 +267,6 @@ class Lirs:
         self.stack: OrderedDict[Hashable, None] = OrderedDict()
         self.queue: OrderedDict[Hashable, None] = OrderedDict()
         self.lir: set[Hashable] = set()
-        self.gone: OrderedDict[Hashable, None] = OrderedDict()  # evicted and in the stack, in order of eviction
 
     def __len__(self) -> int:
         return len(self.lir) + len(self.queue)
@@ -283,50 +276,27 @@ class Lirs:
 
     def access(self, block: Hashable) -> None:
         if not self.resident(block) and len(self) == self.capacity:
-            self.evict()
-        in_stack = block in self.stack
-        if self.as_libcachesim and block in self.queue and not in_stack:
-            self.queue.move_to_end(block)
-            self.demote(len(self.lir) + 1)
+            self.queue.popitem(last=False)
+        was_in_stack = block in self.stack
         self.stack[block] = None
         self.stack.move_to_end(block)
         if block in self.lir:
             pass
-        elif in_stack:
+        elif was_in_stack:
             self.queue.pop(block, None)
-            self.gone.pop(block, None)
             self.lir.add(block)
-            self.demote(len(self.lir))
+            if len(self.lir) > self.lir_limit:
+                bottom, _ = self.stack.popitem(last=False)
+                self.lir.remove(bottom)
+                self.queue[bottom] = None
         elif block in self.queue:
             self.queue.move_to_end(block)
         elif len(self.lir) < self.lir_limit:
             self.lir.add(block)
         else:
-            if self.as_libcachesim and len(self.queue) == self.capacity - self.lir_limit:
-                self.evict()
             self.queue[block] = None
-        self.prune()
-        while self.as_libcachesim and len(self.stack) > 2 * self.capacity and self.gone:
-            del self.stack[self.gone.popitem(last=False)[0]]
-
-    def demote(self, lirs: int) -> None:
-        if lirs > self.lir_limit:
-            bottom, _ = self.stack.popitem(last=False)
-            self.lir.remove(bottom)
-            if self.as_libcachesim and len(self.queue) == self.capacity - self.lir_limit:
-                self.evict()
-            self.queue[bottom] = None
-            self.prune()
-
-    def evict(self) -> None:
-        victim, _ = self.queue.popitem(last=False)
-        if victim in self.stack:
-            self.gone[victim] = None
-
-    def prune(self) -> None:
-        while self.stack and (bottom := next(iter(self.stack))) not in self.lir:
-            del self.stack[bottom]
-            self.gone.pop(bottom, None)
+        while next(iter(self.stack)) not in self.lir:
+            self.stack.popitem(last=False)
 
 
 class Unbounded:
