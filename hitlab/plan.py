@@ -81,7 +81,7 @@ def build(
             altered = [
                 step.alter(prompt, draw) for prompt, draw in zip(plain, workload.draws(requests, fixed), strict=True)
             ]
-            alone = min(requests, experiment.shape.groups * ranks)
+            alone = min(requests, experiment.shape.groups * ranks) if step.first_alone else 0
             yield Batch(step.phase, altered, requests, alone, experiment.concurrency)
 
 

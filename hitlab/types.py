@@ -155,6 +155,7 @@ class Send:
 
     phase: Phase
     alter: Alter = unaltered
+    first_alone: bool = True
 
 
 class Break(Protocol):

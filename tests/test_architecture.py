@@ -30,11 +30,13 @@ LAYERS = [
             "inspection",
             "intervals",
             "kvsize",
+            "lab",
+            "labresult",
             "loglines",
             "page",
         ),
-        *("plan", "predict", "queues", "recipe", "recording", "replay", "result", "scheduler", "scrape", "sequences"),
-        *("sweep", "trace"),
+        *("plan", "predict", "queues", "recipe", "recording", "replay", "reproduce", "result", "scheduler", "scrape"),
+        *("sequences", "sweep", "trace"),
     },
     {
         *(
@@ -46,6 +48,8 @@ LAYERS = [
             "grid",
             "guard",
             "kernels",
+            "labplot",
+            "labrun",
             "launch",
             "logfiles",
             "logs",
@@ -53,7 +57,7 @@ LAYERS = [
             "measure",
             "plot",
         ),
-        *("preflight", "processes", "session", "store", "traces", "vocabulary", "watching"),
+        *("preflight", "processes", "record", "session", "settle", "store", "traces", "vocabulary", "watching"),
     },
     {"cli"},
 ]
@@ -143,7 +147,7 @@ def test_no_engine_is_named_in_a_condition_outside_engines(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["engines", "engines.cpu", "engines.emulated", "workloads", "workloads.breaks", "policies"]
+    "family", ["engines", "engines.cpu", "engines.emulated", "workloads", "workloads.breaks", "policies", "labs"]
 )
 def test_every_family_has_members_and_each_loads(family: str) -> None:
     members = families.names(family)

@@ -14,7 +14,9 @@ Groups = Annotated[int, typer.Option("--groups", help="G: different prefixes, us
 DataParallel = Annotated[
     int, typer.Option("--dp", "--data-parallel-size", help="D: data-parallel ranks; each has its own cache.")
 ]
-BreakMode = Annotated[str, typer.Option("--break-mode", help="How to break the cache: none, token, salt, capacity.")]
+BreakMode = Annotated[
+    str, typer.Option("--break-mode", help="How to break the cache: none, token, salt, capacity, burst.")
+]
 BreakAt = Annotated[int, typer.Option("--break-at", help="Token index in the prefix that `token` changes.")]
 BreakFixed = Annotated[
     bool, typer.Option("--break-fixed", help="One same broken token or salt in all requests, not one each.")

@@ -1,0 +1,59 @@
+"""Two ways to lose the hits that look the same, and which of them comes back by itself."""
+
+from hitlab.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.plan import Experiment
+from hitlab.types import SharedPrefix
+
+_SHAPE = SharedPrefix(64, 1000, 200)
+_FLOOD_TOKENS = 4096
+
+
+def _flood(server: Server) -> tuple[int, int]:
+    """Prompts and tokens of a flood that fills every rank's pool; the lab page's, where its size is not known."""
+    tokens = min(_FLOOD_TOKENS, (server.max_model_tokens or _FLOOD_TOKENS + 1) - 1)
+    if server.capacity_tokens is None:
+        return 400, tokens
+    return (-(-(server.capacity_tokens + _SHAPE.prompt_tokens) // tokens) + 1) * server.ranks, tokens
+
+
+def _trials(server: Server) -> list[Trial]:
+    requests, tokens = _flood(server)
+    breaks = {
+        "salt": (Experiment(_SHAPE, "salt"), "break", "repeat"),
+        "capacity": (
+            Experiment(_SHAPE, "capacity", flood_requests=requests, flood_tokens=tokens),
+            "evicted",
+            "recovery",
+        ),
+    }
+    trials: list[Trial] = []
+    for name, (experiment, broken, again) in breaks.items():
+        readings = (
+            Reading("warm", ("warm",), name),
+            Reading("broken", (broken,), name),
+            Reading("next pass,\nno reset", (again,), name),
+        )
+        trials += [
+            Trial(experiment, readings),
+            Trial(Experiment(_SHAPE), (Reading("warm pass,\nafter a reset", ("warm",), name),)),
+        ]
+    return trials
+
+
+LAB = Lab(
+    title="Recovery: a broken key or a lost block",
+    question="After a salt in every request, and after a flood that evicts the prefix: which comes back without a reset?",
+    predict=(
+        "For both breaks write down four hit rates: warm, right after the break, the next pass with nothing changed, "
+        "and a warm pass after a reset. Which one recovers by itself, and what does that say about where it failed?"
+    ),
+    picture=(
+        "Both lines start at 82.7 % (83.3 % at page 1) and fall to 0 with the break. The evicted prefix is back in "
+        "the next pass; the salted requests stay at 0 for good. A reset brings back neither: it only shows that the "
+        "plain prefix still works. Opposite fixes: more memory for one, the same key for the other."
+    ),
+    source="lab page, sections 4.2, 4.3 and 6 (exercise 4)",
+    axis=Axis("pass"),
+    trials=_trials,
+    pool_tokens=32_768,
+)

@@ -1,0 +1,18 @@
+"""No broken key: all requests at once from an empty cache, not even the first alone.
+
+Source: lab page section 5 ("requests overlapped"). Measured: requests that SGLang prefills in one batch do not find
+each other; on vLLM at default settings nothing is lost (docs/decisions/0001-measurement-corrects-the-page.md).
+"""
+
+from hitlab.types import Act, BreakOptions, Firsts, Phase, Send, SharedPrefix
+
+SUMMARY = "all requests at once from an empty cache, as many as --concurrency"
+SCORED = ("burst",)
+
+
+def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
+    """Empty it again, and let the first requests overlap; predicted as if they had not."""
+    return [
+        Act.RESET,
+        Send(Phase("burst", shape.requests, shape.prefix_tokens, Firsts.ALL), first_alone=False),
+    ]
