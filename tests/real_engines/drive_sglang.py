@@ -68,7 +68,7 @@ class Manager:
         request.lock, request.extend_end = lock, len(tokens)
         alloc_for_extend(self._batch(request, len(tokens), prefix_lens=[hit_tokens], extend_lens=[wanted]))
         self.running[number] = request
-        return hit_tokens
+        return int(hit_tokens)
 
     def decode(self, number: int, tokens: list[int]) -> int:
         """Generate these tokens; how many there was room for."""
@@ -118,7 +118,7 @@ class Manager:
         return True
 
     def _has_room(self, tokens: int) -> bool:
-        return tokens <= self.slots.available_size() + self.tree.evictable_size()
+        return bool(tokens <= self.slots.available_size() + self.tree.evictable_size())
 
     def _batch(self, request: Req, length: int, **more: Any) -> Any:
         """What allocation asks of a batch, for one request."""
