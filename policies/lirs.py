@@ -4,8 +4,9 @@ SIGMETRICS 2002.
 Most of the cache is for LIR blocks, used twice within the time the stack S looks back; the few HIR blocks wait in the
 queue Q, whose front is evicted. A HIR block used again while S still has it becomes LIR, and the LIR block at the
 bottom of S becomes HIR in its place. S's bottom is always LIR. HIR blocks get 1 % of the capacity, rounded down, but
-at least one block. S remembers evicted blocks for as long as they are above its bottom, without a limit of its own (libcachesim forgets
-them beyond twice the capacity, and demotes a LIR block on every hit in Q; tests/test_libcachesim.py has its rules).
+at least one block. S remembers evicted blocks for as long as they are above its bottom, without a limit of its own
+(libcachesim forgets them beyond twice the capacity, and demotes a LIR block on every hit that is in Q only;
+tests/test_libcachesim.py has its rules).
 """
 
 from typing import NamedTuple

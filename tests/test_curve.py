@@ -1,10 +1,12 @@
 """LRU's whole curve from one pass, held against replays and against stack distances counted one by one."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import Hitlab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,3 +136,15 @@ def test_an_inspection_of_nothing_has_no_rates() -> None:
     trace = Trace.of([], 4)
     found = inspection.inspect(trace, curve.lru_curve(trace), curve.lru_curve(trace, engine_cap=True))
     assert (found.ceiling, found.ceiling_requests, found.arrivals, found.requests) == (None, None, None, 0)
+
+
+def test_the_command_says_it_in_80_columns_or_json(hitlab: Hitlab, root: Path) -> None:
+    chats = root / "examples" / "chats.jsonl.gz"
+    text = hitlab("trace", "info", chats)
+    assert text.status == 0
+    assert max(map(len, text.out.splitlines())) <= 80
+    for said in ("3,068", "54,737 to 8,514 distinct", "ceiling, engine", "LRU needs", "requests/s", "in order of"):
+        assert said in text.out
+    document = json.loads(hitlab("trace", "info", chats, "--json").out)
+    assert document["ceiling"] >= document["ceiling_engine"] > 0.5
+    assert document["arrivals"]["in_order"] is True

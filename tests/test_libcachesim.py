@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hitlab import kernels, replay
+from hitlab import families, kernels, replay
 from hitlab.trace import Trace
-from policies.belady import next_uses
 
 libcachesim = pytest.importorskip("libcachesim", reason="libcachesim is not installed: pip install libcachesim")
 
@@ -47,7 +46,7 @@ def blocks(request: pytest.FixtureRequest) -> list[int]:
 
 def theirs(name: str, blocks: list[int], capacity: int) -> list[bool]:
     cache: Any = getattr(libcachesim, name)(capacity, hashpower=14)
-    following = next_uses(np.array(blocks, np.int32)).tolist()
+    following = families.load("policies", "belady").next_uses(np.array(blocks, np.int32)).tolist()
     request: Any = libcachesim.Request()
     request.obj_size = 1
     hits = []

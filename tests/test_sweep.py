@@ -1,0 +1,361 @@
+"""Sweeps: which points there are, that they are replays' own, and that none is lost or made twice."""
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Hitlab
+
+from hitlab import families, grid, kernels, kvsize, mapped, plot, replay, sweep
+from hitlab.errors import InputError, UsageError
+from hitlab.sweep import Choice, Point
+from hitlab.trace import Trace
+from hitlab.traces import read_trace
+
+
+@pytest.fixture
+def chats(root: Path) -> Path:
+    return root / "examples" / "chats.jsonl.gz"
+
+
+@pytest.fixture
+def trace(chats: Path) -> Trace:
+    return read_trace(chats)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def points_of(document: str) -> dict[tuple[str, int], dict[str, Any]]:
+    return {(each["policy"], each["capacity_blocks"]): each for each in json.loads(document)["points"]}
+
+
+# Which points
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7", [7]),
+        ("30,10,30", [10, 30]),
+        ("1:1000:log4", [1, 10, 100, 1000]),
+        ("10:20:lin3", [10, 15, 20]),
+        ("5:5:log30", [5]),
+        ("1:3:log30", [1, 2, 3]),
+    ],
+)
+def test_capacities_are_lists_or_ranges_each_once_and_sorted(text: str, expected: list[int]) -> None:
+    assert sweep.capacities(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "x", "1:x", "10:1:log3", "0:10:log3", "1:10:exp3", "1:10:log0", "1:2:3:4", "1.5"])
+def test_what_is_no_capacity_is_one_line(text: str) -> None:
+    with pytest.raises(UsageError, match="is no"):
+        sweep.capacities(text)
+
+
+def test_memory_is_turned_into_blocks_that_fit() -> None:
+    llama = kvsize.architecture("Llama-3.1-8B").bytes_per_token()
+    assert llama == 2 * 32 * 8 * 128 * 2
+    assert sweep.memory_capacities("1GiB,64MiB", llama, 512) == [1, 16]
+    with pytest.raises(UsageError, match="no room for a block of 67,108,864 bytes"):
+        sweep.memory_capacities("1MiB:1GiB", llama, 512)
+    for text in ("8XB", "GiB", "-1GiB", "8KiBB"):
+        with pytest.raises(UsageError, match="no memory size"):
+            kvsize.bytes_of(text)
+
+
+def test_models_say_where_their_numbers_come_from() -> None:
+    for model in kvsize.MODELS.values():
+        assert model.source.count("/") == 1
+        assert model.bytes_per_token() > 0
+    with pytest.raises(UsageError, match="no model named"):
+        kvsize.architecture("gpt-2")
+
+
+def test_choices_carry_options_and_refuse_what_is_none() -> None:
+    assert Choice.of("S3FIFO:max-freq=1") == Choice("s3fifo:max-freq=1", "s3fifo", {"max_freq": 1})
+    with pytest.raises(UsageError, match="is no option of a policy"):
+        Choice.of("s3fifo:max_freq=many")
+
+
+def test_crossings_skip_ties_and_points_without_a_partner() -> None:
+    def made(policy: str, *rates: float) -> Iterator[Point]:
+        return (Point(policy, n, 0, 0, 0, rate, rate, 0, 0, rate, rate) for n, rate in enumerate(rates))
+
+    points = [*made("a", 0.1, 0.2, 0.3, 0.9, 0.9), *made("b", 0.0, 0.2, 0.4, 0.5)]
+    assert list(sweep.crossings(points, "a", "b", "cold_token_hit_rate")) == [("a", 0, 2), ("b", 2, 3)]
+
+
+# Every point is a replay's
+
+
+def test_every_point_of_every_policy_is_what_its_replay_says(
+    hitlab: Hitlab, chats: Path, trace: Trace, here: Path
+) -> None:
+    ran = hitlab("sweep", chats, "--policy", "all", "--capacity", "50,400", "--warmup", "0.25", "--json")
+    assert ran.status == 0
+    points = points_of(ran.out)
+    first = replay.first_warm(trace.requests, 0.25)
+    assert first == 767
+    assert points.keys() == {(name, capacity) for name in families.names("policies") for capacity in (50, 400)}
+    for (name, capacity), each in points.items():
+        one = replay.replay(trace, kernels.policy_named(name), capacity)
+        cold, steady = one.tally, one.tally_from(first)
+        assert (each["cold_hit_tokens"], each["cold_prompt_tokens"]) == (cold.hit_tokens, cold.queried_tokens)
+        assert (each["steady_hit_tokens"], each["steady_prompt_tokens"]) == (steady.hit_tokens, steady.queried_tokens)
+        assert (each["cold_token_hit_rate"], each["steady_token_hit_rate"]) == (cold.hit_rate, steady.hit_rate)
+        assert each["cold_request_hit_rate"] == pytest.approx(one.request_hit_rate())
+        assert each["steady_request_hit_rate"] == pytest.approx(one.request_hit_rate(first))
+        assert each["final_blocks"] == one.final_blocks
+
+
+def test_rates_by_hand() -> None:
+    trace = Trace.of([(8, [1, 2]), (8, [1, 2]), (4, [1]), (0, [])], 4)
+    result = replay.replay(trace, kernels.policy_named("lru"), 9)
+    assert (result.tally.hit_rate, result.request_hit_rate()) == (12 / 20, 2 / 3)
+    assert (result.tally_from(2).hit_rate, result.request_hit_rate(2)) == (1.0, 1.0)
+    assert (result.tally_from(3).hit_rate, result.request_hit_rate(3)) == (None, None)
+
+
+def test_belady_has_the_most_block_hits_and_unbounded_the_most_of_all(trace: Trace) -> None:
+    blocks = Trace.of([(1, [block]) for block in trace.blocks.tolist()], 1)
+    for capacity in (20, 100, 400):
+        hits = {
+            name: replay.replay(blocks, kernels.policy_named(name), capacity).tally.hit_tokens
+            for name in families.names("policies")
+        }
+        assert max(hits, key=lambda name: hits[name]) == "unbounded"
+        assert hits["belady"] == max(count for name, count in hits.items() if name != "unbounded")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_processes_that_map_the_trace_say_the_same(hitlab: Hitlab, chats: Path, here: Path, jobs: int) -> None:
+    command = ("sweep", chats, "--policy", "s3fifo,vllm", "--capacity", "60:600:log3", "--engine-cap", "--json")
+    assert hitlab(*command, "--jobs", jobs).out == hitlab(*command).out
+
+
+def test_a_cluster_of_two_dask_workers_says_the_same(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install 'hitlab[dask]'")
+    command = ("sweep", chats, "--policy", "s3fifo,fifo", "--capacity", "60:600:log3", "--json")
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as cluster:
+        there = hitlab(*command, "--backend", "dask", "--scheduler", cluster.scheduler_address, "--work-folder", here)
+    assert there.status == 0
+    assert "Traceback" not in there.err
+    assert there.out == hitlab(*command).out
+
+
+def test_a_backend_that_is_not_there_is_one_line(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    for name in ("slurm", *(() if find_spec("ray") else ("ray",))):
+        ran = hitlab("sweep", chats, "--policy", "fifo", "--capacity", "60", "--backend", name)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert name in ran.err
+
+
+def test_a_mapped_trace_is_the_trace(trace: Trace, tmp_path: Path) -> None:
+    mapped.save(trace, tmp_path)
+    again = mapped.load(str(tmp_path))
+    assert (again.block_tokens, again.distinct_blocks) == (trace.block_tokens, trace.distinct_blocks)
+    for name in ("blocks", "starts", "prompt_tokens"):
+        assert getattr(again, name).tolist() == getattr(trace, name).tolist()
+        assert type(getattr(again, name)) is type(getattr(trace, name))
+    assert mapped.digest(again) == mapped.digest(trace)
+    assert mapped.digest(Trace.of([(1, [1])], 1)) != mapped.digest(Trace.of([(1, [1])], 2))
+
+
+# Stopping and going on
+
+
+def sweep_of(trace: Trace, *names: str, capacities: tuple[int, ...] = (60, 200)) -> grid.Sweep:
+    return grid.Sweep(trace, [Choice.of(name) for name in names], capacities, 0, False, {})
+
+
+def no_curve() -> Any:
+    raise AssertionError("no policy here has one")
+
+
+def test_what_ctrl_c_leaves_is_kept_and_never_made_again(
+    trace: Trace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+
+    def counted(*arguments: Any, **options: Any) -> replay.Replay:
+        if arguments[0].requests:
+            made.append(arguments[2])
+            if len(made) == 3:
+                raise KeyboardInterrupt
+        return whole(*arguments, **options)
+
+    whole = replay.replay
+    monkeypatch.setattr(replay, "replay", counted)
+    first = sweep_of(trace, "fifo", "clock")
+    partial = grid.partial_file(tmp_path, first)
+    with pytest.raises(KeyboardInterrupt):
+        grid.run(first, no_curve, grid.Workers(), partial, lambda done, total: None)
+    assert len(first.ordered()) == 2
+    partial.write_bytes(partial.read_bytes() + b'\n{"policy": "clock", "capa')  # and the power went out
+
+    reports: list[tuple[int, int]] = []
+    again = sweep_of(trace, "fifo", "clock")
+    grid.run(again, no_curve, grid.Workers(), partial, lambda done, total: reports.append((done, total)))
+    assert made == [60, 200, 60, 60, 200]
+    assert reports == [(3, 4), (4, 4)]
+    assert not partial.exists()
+    fresh = sweep_of(trace, "fifo", "clock")
+    grid.run(fresh, no_curve, grid.Workers(), partial, lambda done, total: None)
+    assert again.ordered() == fresh.ordered()
+
+
+def test_another_trace_warm_up_or_way_to_count_is_another_partial_file(trace: Trace, tmp_path: Path) -> None:
+    other = Trace.of([(1, [1])], 1)
+    variants = [
+        grid.Sweep(trace, [Choice.of("fifo")], (60,), 0, False, {}),
+        grid.Sweep(other, [Choice.of("fifo")], (60,), 0, False, {}),
+        grid.Sweep(trace, [Choice.of("fifo")], (60,), 7, False, {}),
+        grid.Sweep(trace, [Choice.of("fifo")], (60,), 0, True, {}),
+        grid.Sweep(trace, [Choice.of("clock")], (60,), 0, False, {}),
+    ]
+    assert len({grid.partial_file(tmp_path, each) for each in variants}) == len(variants)
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs POSIX signals")
+def test_ctrl_c_in_a_terminal_prints_what_is_done_and_one_line(root: Path, chats: Path, here: Path) -> None:
+    process = subprocess.Popen(
+        [
+            *(sys.executable, str(root / "run.py"), "sweep", str(chats), "--policy", "belady,sglang,arc", "--json"),
+            *("--capacity", "100:30000:lin20000", "--jobs", "2"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        text=True,
+    )
+    until = time.monotonic() + 60
+    while not any(path.stat().st_size > 3000 for path in here.glob("results/*.partial.jsonl")):
+        assert process.poll() is None and time.monotonic() < until
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    document = json.loads(out)
+    assert (process.returncode, document["complete"]) == (130, False)
+    assert err.splitlines()[-1].startswith("hitlab: interrupted, ")
+    assert "Traceback" not in err
+    (partial,) = here.glob("results/*.partial.jsonl")
+    assert 0 < len(document["points"]) == len(partial.read_bytes().split())
+
+
+# What is printed, written and drawn
+
+
+def test_the_tables_fit_80_columns_and_name_their_rates(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    one = hitlab("sweep", chats, "--policy", "lru", "--capacity", "60,400", "--model", "llama-3.1-8b")
+    every = hitlab("sweep", chats, "--policy", "all", "--capacity", "60,400", "--bytes-per-token", "1000")
+    for ran in (one, every):
+        assert ran.status == 0
+        assert max(map(len, ran.out.splitlines())) <= 80
+        assert "cold" in ran.out and "steady" in ran.out and "GiB" in ran.out
+        assert "min(k*B, L)" in ran.out
+    assert "requests" in one.out
+    assert "token-weighted" in every.out
+    assert all(name in every.out for name in families.names("policies"))
+    capped = hitlab("sweep", chats, "--policy", "lru", "--capacity", "60", "--engine-cap")
+    assert "floor((L-1)/B)*B" in capped.out
+
+
+def test_where_a_policy_and_lru_change_places_is_said(hitlab: Hitlab, shared: Path, here: Path) -> None:
+    trace = shared / "traces" / "conversation_trace.jsonl"
+    ran = hitlab("sweep", trace, "--policy", "s3fifo,lru", "--capacity", "6000:7400:lin8", "--warmup", "0")
+    assert "s3fifo beats lru up to 6,600 blocks and loses to it from 6,800" in ran.out
+    assert "steady" not in ran.out
+
+
+def test_csv_has_every_field_of_every_point(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    command = ("sweep", chats, "--policy", "lru,fifo", "--capacity", "60,400", "--bytes-per-token", "10")
+    ran = hitlab(*command, "--csv", here / "points.csv", "--json")
+    rows = list(csv.DictReader(io.StringIO((here / "points.csv").read_text())))
+    assert [row.pop("memory_bytes") for row in rows] == [str(blocks * 512 * 10) for blocks in (60, 400, 60, 400)]
+    assert [{key: str(value) for key, value in each.items()} for each in json.loads(ran.out)["points"]] == rows
+
+
+def test_auto_goes_to_where_lru_hits_all_that_can_be_hit(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    points = points_of(hitlab("sweep", chats, "--policy", "lru,unbounded", "--json").out)
+    sizes = sorted({capacity for _, capacity in points})
+    assert 20 < len(sizes) <= 30
+    rates = [points["lru", size]["cold_hit_tokens"] for size in sizes]
+    assert rates[-2] < rates[-1] == points["unbounded", sizes[-1]]["cold_hit_tokens"]
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_the_plot_names_each_line_and_both_axes(hitlab: Hitlab, chats: Path, here: Path, ending: str) -> None:
+    file = here / f"curves.{ending}"
+    command = ("sweep", chats, "--policy", "s3fifo,lru,belady", "--capacity", "60:900:log5", "--model", "qwen3-8b")
+    assert hitlab(*command, "--plot", file).status == 0
+    content = file.read_bytes()
+    if ending == "png":
+        assert content.startswith(b"\x89PNG")
+    else:
+        for text in (b"s3fifo", b"lru", b"belady", b"cache capacity (blocks)", b"KV memory (GiB)", b"token-weighted"):
+            assert text in content
+
+
+def test_a_plot_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    point = Point("lru", 10, 10, 1, 2, 0.5, 0.5, 1, 2, 0.5, 0.5)
+    for path in (tmp_path / "missing" / "a.png", tmp_path / "a.docx"):
+        with pytest.raises(InputError, match="can't be written"):
+            plot.draw([point], path, title="")
+
+
+def test_labels_keep_their_gap_and_stay_below_the_top() -> None:
+    places = plot.apart([9.0, 9.5, 10.0, 10.0], 1, 10)
+    assert places == [7.0, 8.0, 9.0, 10.0]
+    assert plot.apart([], 1, 10) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--capacity", "60", "--memory", "1GiB"), "both --capacity and --memory"),
+        (("--memory", "1GiB"), "--memory needs to know"),
+        (("--model", "qwen3-8b", "--bytes-per-token", "4"), "both --bytes-per-token and --model"),
+        (("--bytes-per-token", "0"), "0 bytes per token"),
+        (("--warmup", "1"), "a warm-up of 1.0"),
+        (("--weight", "block"), "no weight named 'block'"),
+        (("--policy", "mru"), "no policy named 'mru'"),
+        (("--policy", "s3fifo:depth=1"), "has no option depth"),
+        (("--policy", "s3fifo,lirs", "--capacity", "1,100"), "leave the small queue empty"),
+    ],
+)
+def test_wrong_usage_is_one_line_before_the_trace_is_opened(
+    hitlab: Hitlab, here: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    ran = hitlab("sweep", here / "missing", *arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert said in ran.err
+
+
+def test_no_place_for_finished_points_is_one_line(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    (here / "file").touch()
+    ran = hitlab("sweep", chats, "--policy", "fifo", "--capacity", "60", "--out", here / "file" / "below")
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+
+
+def test_a_trace_without_requests_has_no_rates(hitlab: Hitlab, here: Path) -> None:
+    (here / "empty").touch()
+    ran = hitlab("sweep", "empty", "--policy", "lru,s3fifo", "--json")
+    assert ran.status == 0
+    assert {each["cold_token_hit_rate"] for each in points_of(ran.out).values()} == {None}
+    assert hitlab("sweep", "empty", "--plot", "empty.svg").status == 0
