@@ -1,7 +1,9 @@
 """The cache models against the engines' own cache managers, driven in process by random scripts.
 
-By default 50 scripts a manager, mostly spent on starting them. `HITLAB_ORACLE_SEQUENCES=1000 pytest tests/real_engines
--k managers` runs a thousand of each, in three minutes. A script is made from its number alone, so one that fails can be run again.
+pytest -m real_engine tests/real_engines/test_cache_managers.py                               50 scripts a manager
+HITLAB_ORACLE_SEQUENCES=1000 pytest -m real_engine tests/real_engines/test_cache_managers.py  1,000, in 3 minutes
+
+A script is made from its number alone, so one that fails can be run again.
 """
 
 import json
@@ -105,7 +107,7 @@ def driver() -> Iterator[Callable[[str], Driver]]:
 
         def driver_of(engine: str) -> Driver:
             if engine not in made:
-                (Path(folder) / engine).mkdir()
+                (Path(folder) / engine).mkdir(exist_ok=True)
                 made[engine] = Driver(engine, Path(folder) / engine / "log")
             return made[engine]
 
