@@ -32,33 +32,17 @@ class Cache(NamedTuple):
 
 
 def new(trace: Trace, capacity_blocks: int) -> Cache:
-    """An empty cache that knows the whole trace."""
+    """An empty cache that will know the whole trace."""
     distinct, references = trace.distinct_blocks, trace.blocks.size
     return Cache(
         np.zeros(distinct, np.bool_),
         np.zeros(distinct, np.uint32),
         new_marks(references + distinct),
         trace.blocks.view(np.uint32),
-        next_uses(trace.blocks),
+        np.empty(references, np.uint32),
         np.zeros(2, np.uint32),
         capacity_blocks,
     )
-
-
-def next_uses(blocks: NDArray[np.int32]) -> NDArray[np.uint32]:
-    """For each reference the next one to the same block; for a last one, references + block.
-
-    >>> next_uses(np.array([0, 1, 0, 2], np.int32)).tolist()
-    [2, 5, 4, 6]
-    """
-    order = np.argsort(blocks, kind="stable").astype(np.uint32)
-    found = np.empty(blocks.size, np.uint32)
-    grouped = blocks[order]
-    same = grouped[1:] == grouped[:-1]
-    found[order[:-1][same]] = order[1:][same]
-    last = order[np.append(~same, True)] if blocks.size else order
-    found[last] = blocks[last].astype(np.uint32) + np.uint32(blocks.size)
-    return found
 
 
 @rule
@@ -70,6 +54,8 @@ def resident(cache: Cache, block: int) -> bool:
 @rule
 def access(cache: Cache, block: int) -> None:
     """Move the block's mark to its next use, or bring it in; evict the furthest first if the cache is full."""
+    if cache.at[NOW] == 0:
+        foresee(cache)
     if cache.here[block]:
         unmark(cache.times, cache.due[block])
     else:
@@ -80,6 +66,19 @@ def access(cache: Cache, block: int) -> None:
     cache.due[block] = cache.next_use[cache.at[NOW]]
     mark(cache.times, cache.due[block])
     cache.at[NOW] += 1
+
+
+@rule
+def foresee(cache: Cache) -> None:
+    """Look through the trace from its end for each reference's next use; a last one's is references + block."""
+    references = cache.blocks.size
+    for block in range(cache.due.size):
+        cache.due[block] = references + block
+    for back in range(references):
+        reference = references - 1 - back
+        block = cache.blocks[reference]
+        cache.next_use[reference] = cache.due[block]
+        cache.due[block] = reference
 
 
 @rule

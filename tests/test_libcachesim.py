@@ -5,10 +5,9 @@ from collections.abc import Hashable
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 
-from hitlab import families, kernels, replay
+from hitlab import kernels, replay
 from hitlab.trace import Trace
 
 libcachesim = pytest.importorskip("libcachesim", reason="libcachesim is not installed: pip install libcachesim")
@@ -46,13 +45,16 @@ def blocks(request: pytest.FixtureRequest) -> list[int]:
 
 def theirs(name: str, blocks: list[int], capacity: int) -> list[bool]:
     cache: Any = getattr(libcachesim, name)(capacity, hashpower=14)
-    following = families.load("policies", "belady").next_uses(np.array(blocks, np.int32)).tolist()
+    following, seen = [2**63 - 1] * len(blocks), dict[int, int]()
+    for now, block in reversed(list(enumerate(blocks))):
+        following[now] = seen.get(block, 2**63 - 1)
+        seen[block] = now + 1
     request: Any = libcachesim.Request()
     request.obj_size = 1
     hits = []
     for now, block in enumerate(blocks):
         request.obj_id, request.clock_time = block, now
-        request.next_access_vtime = following[now] + 1 if following[now] < len(blocks) else 2**63 - 1
+        request.next_access_vtime = following[now]
         hits.append(bool(cache.get(request)))
     return hits
 
