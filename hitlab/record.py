@@ -118,10 +118,12 @@ class Recorder:
         first, last = shape.token_ids
         tokens = Random(f"{self._wanted.seed} try").choices(range(first, last + 1), k=shape.max_prompt_tokens)
         canary = Planned(Prompt(tuple(tokens)), min(2, shape.max_output_tokens))
+        before = self._counters
         output = (await self._client.complete(canary.prompt, canary.max_tokens)).completion.output
         self._gives_ids = bool(output)
         await self._client.reset()
-        self._counters = await self._client.scrape()  # whatever came before is held against nobody
+        # Whatever else was counted by now, as a server's own warm-up is, is held against nobody.
+        self._counters = await self._settled(before, len(tokens))
         try:
             again = await self._request(Planned(canary.prompt, 1))
         except _UntrustedError as reason:
