@@ -39,6 +39,8 @@ from hitlab.emulation import (
 from hitlab.errors import LaunchError
 from hitlab.scheduler import Generation, Scheduler
 
+_ENDED = "the emulated server ended, as its fault asked"
+
 
 def settings(
     name: str, *, block_tokens: int | None = None, capacity_blocks: int | None = None, ranks: int | None = None
@@ -123,7 +125,11 @@ class EmulatedServer:
     def wait(self) -> str:
         """Block until the server ends by itself, and say why."""
         self._thread.join()
-        return "the emulated server ended, as its fault asked"
+        return _ENDED
+
+    def death(self, wait_seconds: float = 0.0) -> str | None:
+        """Why the server has ended by itself; None while it runs."""
+        return None if self._thread.is_alive() else _ENDED
 
     def stop(self) -> None:
         """Stop serving; what is in flight is cut off."""

@@ -1,6 +1,7 @@
 """Which server a command talks to: options, and the server itself where the command starts one."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -60,6 +61,9 @@ class Running(Protocol):
     def wait(self) -> str:
         """Block until it ends by itself, and say why."""
 
+    def death(self, wait_seconds: float = 0.0) -> str | None:
+        """Why it has ended by itself; None while it runs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -90,6 +94,8 @@ class Target:
             return
         with self.started() as server:
             yield server.base_url
+            if reason := server.death(wait_seconds=0.5):
+                print(f"hitlab: {reason}", file=sys.stderr)
 
     def started(self) -> AbstractContextManager[Running]:
         """A server of our own, emulated or real."""
