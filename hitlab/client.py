@@ -214,7 +214,7 @@ class EngineClient:
         except httpx.TimeoutException:
             raise UnreachableError("no answer in time", where=url, todo="is the server up, and idle?") from None
         except httpx.HTTPError as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
             raise UnreachableError(reason, where=url, todo="is the server up? check --base-url") from None
         if response.status_code in (401, 403):
             has = "refuses the key of" if key else "wants a key, name its variable with"
