@@ -8,9 +8,10 @@ from hitlab.errors import InputError
 from hitlab.sweep import RATES, Point
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart, darkest first; dashes and marks do for print.
-_COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-_DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (6, 1, 1, 1, 1, 1)))
-_MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
+DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (6, 1, 1, 1, 1, 1)))
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+STYLE: Any = {"font.size": 10, "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
 _LABEL_GAP = 0.042  # of the axis' height
 
 
@@ -33,9 +34,7 @@ def draw(
     from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
     labels = list(dict.fromkeys(each.policy for each in points))
-    with mpl.rc_context(
-        {"font.size": 10, "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
-    ):
+    with mpl.rc_context(STYLE):
         figure, axes = pyplot.subplots(figsize=(8.5, 5.2), layout="constrained")
         ends: list[tuple[float, float, str, str]] = []
         for number, label in enumerate(labels):
@@ -43,12 +42,12 @@ def draw(
             known = [(x, y) for x, y in line if y is not None]
             if not known:
                 continue
-            colour = _COLOURS[number % len(_COLOURS)]
+            colour = COLOURS[number % len(COLOURS)]
             axes.plot(
                 *zip(*known, strict=True),
                 color=colour,
-                linestyle=_DASHES[number % len(_DASHES)],
-                marker=_MARKS[number % len(_MARKS)],
+                linestyle=DASHES[number % len(DASHES)],
+                marker=MARKS[number % len(MARKS)],
                 markersize=4.5,
                 markevery=(number % 3, 3) if len(known) > 6 else None,
                 markerfacecolor="white",

@@ -5,11 +5,15 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import TypeVar
 
 import msgspec
 
 from hitlab.errors import InputError
+from hitlab.labresult import LAB_SCHEMA_VERSION, LabResult
 from hitlab.result import SCHEMA_VERSION, Result
+
+_LAB = "-lab-"  # in the name of a lab's file
 
 
 def make_ready(folder: Path) -> None:
@@ -26,20 +30,31 @@ def make_ready(folder: Path) -> None:
 
 def save(result: Result, folder: Path) -> Path:
     """Write a result and return its file. Raises InputError, with nothing half-written."""
-    data = msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n"
-    stem = _stem(result)
-    temporary = folder / f".{stem}.{os.getpid()}"
+    return _write(result, folder, _stem(result))
+
+
+def save_lab(result: LabResult, folder: Path) -> Path:
+    """Write what a lab found and return its file. Raises InputError, with nothing half-written."""
+    engines = {part.engine.name for part in result.parts}
+    emulated = any(part.engine.source == "emulated" for part in result.parts)
+    parts = [_moment(result.started_utc), f"{_LAB.strip('-')}-{result.lab}", *sorted(engines)]
+    return _write(result, folder, "-".join([*parts, *_marks(emulated, result.complete)]))
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Write a file whole, over one that is there. Raises InputError."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        return _place(temporary, folder, stem)
+        _write_through(temporary, data)
+        temporary.replace(path)
     except OSError as error:
-        raise InputError(f"the result can't be written: {error.strerror}", where=str(folder)) from None
+        raise InputError(f"can't be written: {error.strerror}", where=str(path), todo="name another file") from None
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+_Kept = TypeVar("_Kept", Result, LabResult)
 
 
 class _Versioned(msgspec.Struct):
@@ -50,16 +65,25 @@ class _Versioned(msgspec.Struct):
 
 def load(path: Path) -> Result:
     """A result of this version or an older one. Raises InputError."""
+    return _read(path, Result, SCHEMA_VERSION)
+
+
+def load_lab(path: Path) -> LabResult:
+    """What a lab found, by this version or an older one. Raises InputError."""
+    return _read(path, LabResult, LAB_SCHEMA_VERSION)
+
+
+def _read(path: Path, kind: type[_Kept], newest: int) -> _Kept:
     try:
         data = path.read_bytes()
         version = msgspec.json.decode(data, type=_Versioned).schema_version
-        if version > SCHEMA_VERSION:
+        if version > newest:
             raise InputError(
-                f"written by a newer hitlab (schema {version}, this one reads up to {SCHEMA_VERSION})",
+                f"written by a newer hitlab (schema {version}, this one reads up to {newest})",
                 where=str(path),
                 todo="update hitlab",
             )
-        return msgspec.json.decode(data, type=Result)
+        return msgspec.json.decode(data, type=kind)
     except OSError as error:
         raise InputError(error.strerror or str(error), where=str(path), todo="see hitlab results list") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -68,6 +92,15 @@ def load(path: Path) -> Result:
 
 def kept(folder: Path) -> list[Path]:
     """The result files of a folder and those below it, the oldest run first. Raises InputError without a folder."""
+    return [path for path in _files(folder) if _LAB not in path.name]
+
+
+def kept_labs(folder: Path) -> list[Path]:
+    """The files of labs, in the same way."""
+    return [path for path in _files(folder) if _LAB in path.name]
+
+
+def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
         raise InputError("no such folder", where=str(folder), todo="name the --out of measure with --folder")
     return sorted(folder.rglob("[!.]*.json"), key=lambda path: (path.name, path))
@@ -85,6 +118,26 @@ def find(name: str, folder: Path) -> Path:
     return found[0]
 
 
+def _write(document: Result | LabResult, folder: Path, stem: str) -> Path:
+    data = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    temporary = folder / f".{stem}.{os.getpid()}"
+    try:
+        _write_through(temporary, data)
+        return _place(temporary, folder, stem)
+    except OSError as error:
+        raise InputError(f"the result can't be written: {error.strerror}", where=str(folder)) from None
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _place(temporary: Path, folder: Path, stem: str) -> Path:
     """Give the finished file its name; a link never replaces a file, as a rename would."""
     number = 1
@@ -99,10 +152,13 @@ def _place(temporary: Path, folder: Path, stem: str) -> Path:
 
 
 def _stem(result: Result) -> str:
-    moment = re.sub(r"[-:]|\+.*", "", result.started_utc)
-    parts = [moment, result.engine.name, str(result.experiment["break_mode"])]
-    if result.engine.source == "emulated":
-        parts.append("EMULATED")
-    if not result.complete:
-        parts.append("incomplete")
-    return "-".join(parts)
+    parts = [_moment(result.started_utc), result.engine.name, str(result.experiment["break_mode"])]
+    return "-".join([*parts, *_marks(result.engine.source == "emulated", result.complete)])
+
+
+def _moment(started_utc: str) -> str:
+    return re.sub(r"[-:]|\+.*", "", started_utc)
+
+
+def _marks(emulated: bool, complete: bool) -> list[str]:
+    return [*(["EMULATED"] if emulated else []), *([] if complete else ["incomplete"])]

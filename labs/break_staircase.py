@@ -21,9 +21,7 @@ def _trials(server: Server) -> list[Trial]:
     boundaries = range(span, _SHAPE.prefix_tokens, span * max(1, 1000 // span // 6))
     dense = {boundary + off for boundary in boundaries for off in (-1, span // 2)} - set(_EXERCISE)
     return [
-        _trial(index, index in dense)
-        for index in sorted({*_EXERCISE, *dense})
-        if 0 <= index < _SHAPE.prefix_tokens
+        _trial(index, index in dense) for index in sorted({*_EXERCISE, *dense}) if 0 <= index < _SHAPE.prefix_tokens
     ]
 
 

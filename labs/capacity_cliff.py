@@ -6,7 +6,7 @@ from hitlab.types import SharedPrefix
 
 _PASSES = 3
 _PREFIXES_IN_POOL = 32
-_UNKNOWN_POOL_TOKENS = 32_768  # where the server does not say how much it holds
+_UNKNOWN_POOL_TOKENS = 16_384  # where the server does not say how much it holds
 
 
 def _trials(server: Server) -> list[Trial]:
@@ -30,7 +30,7 @@ def _trials(server: Server) -> list[Trial]:
 
 LAB = Lab(
     title="The capacity cliff",
-    question="G prefixes are used in turn. What happens to the hits when together they outgrow the pool, by a few percent?",
+    question="G prefixes are used in turn. What happens to the hits when together they outgrow the pool by a little?",
     predict=(
         "An LRU cache that goes round more prefixes than it holds evicts each one just before it is needed. Draw the "
         "share of hits from 0.8 to 1.2 times the pool. Does it fall in proportion, or at once?"
@@ -38,11 +38,12 @@ LAB = Lab(
     picture=(
         "All of the hits up to a footprint of 1.0, then a cliff: on a real vLLM 100 % at 0.99, 35 % at 1.03 and "
         "nothing at 1.17. The slope in between is there because vLLM frees a prompt's tail first and so evicts "
-        "prefixes piece by piece. The dashed closed form knows no eviction: it stays at 100 %."
+        "prefixes piece by piece. What stays, 1 or 2 %, is one request: a run's first prefix is sent twice in a row. The "
+        "dashed closed form knows no eviction and stays at 100 %."
     ),
     source="lab page, section 4.3; measured on vLLM 0.32.0",
     axis=Axis("footprint of all prefixes", "pools"),
     trials=_trials,
     share_of_possible=True,
-    pool_tokens=32_768,
+    pool_tokens=16_384,
 )

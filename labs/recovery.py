@@ -42,7 +42,7 @@ def _trials(server: Server) -> list[Trial]:
 
 LAB = Lab(
     title="Recovery: a broken key or a lost block",
-    question="After a salt in every request, and after a flood that evicts the prefix: which comes back without a reset?",
+    question="A salt in every request, or a flood that evicts the prefix: which of the two recovers without a reset?",
     predict=(
         "For both breaks write down four hit rates: warm, right after the break, the next pass with nothing changed, "
         "and a warm pass after a reset. Which one recovers by itself, and what does that say about where it failed?"

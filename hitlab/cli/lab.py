@@ -1,0 +1,298 @@
+"""`hitlab lab`: experiments that ask one question each, listed, explained and run."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hitlab import families
+from hitlab.cli import options as opt
+from hitlab.cli import target
+from hitlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from hitlab.lab import Lab
+    from hitlab.labresult import LabPoint, LabResult
+    from hitlab.labrun import LabRun
+    from hitlab.session import Asked
+
+app = typer.Typer(
+    no_args_is_help=True, help="Experiments that ask one question each: predict, run, look at the picture."
+)
+
+Name = Annotated[str, typer.Argument(help="A lab; `lab list` lists them.")]
+
+
+@app.command("list")
+def list_(as_json: opt.Json = False) -> None:
+    """List the labs and the question each asks.
+
+    Example: hitlab lab list
+    """
+    labs = {name: _lab(name) for name in families.names("labs")}
+    if as_json:
+        opt.print_json([{"name": name, "title": lab.title, "question": lab.question} for name, lab in labs.items()])
+        return
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, lab in labs.items():
+        table.add_row(name, lab.question)
+    opt.console().print(table)
+    opt.console().print("\nhitlab lab show NAME says what to predict first")
+
+
+@app.command()
+def show(name: Name, as_json: opt.Json = False) -> None:
+    """Explain a lab: its question, what to predict before running it, what the picture should look like.
+
+    Example: hitlab lab show break-staircase
+    """
+    lab = _lab(name)
+    parts = {
+        "question": lab.question,
+        "predict": lab.predict,
+        "picture": lab.picture,
+        "swept": lab.axis.label,
+        "source": lab.source,
+    }
+    if as_json:
+        opt.print_json({"name": name, "title": lab.title, **parts})
+        return
+    from rich.padding import Padding
+
+    console = opt.console()
+    console.print(lab.title)
+    headings = ("The question", "Predict before you run it", "The picture, once you have", "Swept", "Source")
+    for heading, text in zip(headings, parts.values(), strict=True):
+        console.print(f"\n{heading}")
+        console.print(Padding(text, (0, 0, 0, 2)))
+    console.print(f"\nRun it: hitlab lab run {name} --engine vllm --emulate")
+
+
+@app.command()
+def run(
+    name: Name,
+    engine: target.EngineName,
+    base_url: target.BaseUrl = None,
+    metrics_url: target.MetricsUrl = None,
+    emulate: target.Emulate = False,
+    cpu: target.Cpu = False,
+    block_size: Annotated[
+        str | None,
+        typer.Option(
+            "--block-size",
+            "--page-size",
+            help="Of servers started here, one after another, as 1,16 (default: the lab's).",
+        ),
+    ] = None,
+    capacity_blocks: target.CapacityBlocks = None,
+    dp: target.Ranks = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the points that matter, not a dense curve.")] = False,
+    cold_by: Annotated[
+        str, typer.Option("--cold-by", help="How to start cold: reset, or fresh-prefix where reset isn't allowed.")
+    ] = "reset",
+    seed: Annotated[int, typer.Option("--seed", help="Of the first trial; each later one takes the next.")] = 0,
+    vocab_range: opt.VocabRange = None,
+    vocab_size: opt.VocabSize = None,
+    api_key_env: target.ApiKeyEnv = None,
+    admin_key_env: target.AdminKeyEnv = None,
+    timeout: target.Timeout = 120.0,
+    fault: target.Fault = None,
+    engine_arg: target.EngineArg = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the result and its pictures.")] = Path("results"),
+    as_json: opt.Json = False,
+) -> None:
+    """Run a lab and draw it: a JSON file with every point, and the picture as SVG and PNG.
+
+    Exit status: 0 all points agree with the model, 3 some do not, 4 a run can't be trusted, 1 error, 2 usage.
+
+    Example: hitlab lab run break-staircase --engine sglang --emulate
+    """
+    from dataclasses import replace
+
+    from hitlab.labrun import LabRun
+    from hitlab.reproduce import lab_command
+    from hitlab.session import Asked
+
+    if cold_by not in ("reset", "fresh-prefix"):
+        raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
+    lab = _lab(name)
+    started_here = emulate or cpu
+    sizes = _block_sizes(block_size) or (_own_sizes(lab, engine, cpu) if started_here else [None])
+    if len(sizes) > 1 and not started_here:
+        raise UsageError("a running server has one block size", todo="give --block-size one number")
+    asked = Asked(None, capacity_blocks, dp, False, opt.token_range(vocab_range), vocab_size)
+    targets = [
+        target.Target(
+            engine=engine,
+            base_url=base_url,
+            metrics_urls=tuple(metrics_url or ()),
+            emulate=emulate,
+            cpu=cpu,
+            asked=_sized(replace(asked, block_tokens=size), lab, engine, cpu) if started_here else asked,
+            api_key_env=api_key_env,
+            admin_key_env=admin_key_env,
+            timeout_s=timeout,
+            faults=tuple(fault or ()),
+            engine_args=tuple(engine_arg or ()),
+        )
+        for size in sizes
+    ]
+    if not started_here:
+        targets = [replace(targets[0], asked=replace(asked, block_tokens=sizes[0]))]
+    where = ["--emulate"] if emulate else ["--cpu"] if cpu else ["--base-url", base_url] if base_url else []
+    given = {
+        "--block-size": block_size,
+        "--capacity-blocks": capacity_blocks,
+        "--dp": dp,
+        "--quick": quick,
+        "--cold-by": None if cold_by == "reset" else cold_by,
+        "--vocab-range": vocab_range,
+        "--seed": seed or None,
+    }
+    command = lab_command(name, engine, where, given)
+    _run(LabRun(name, lab, command, seed, quick, cold_by), targets, out, as_json)
+
+
+def _run(lab_run: "LabRun", targets: list[target.Target], out: Path, as_json: bool) -> None:
+    import asyncio
+
+    from hitlab import store
+    from hitlab.cli.progress import progress
+    from hitlab.errors import InterruptedRunError
+
+    async def on(where: target.Target, base_url: str, told: Callable[[int, int], None]) -> None:
+        async with where.client(base_url, connections=64) as client:
+            await lab_run.on(client, where.asked, told)
+
+    store.make_ready(out)
+    if any(where.emulate for where in targets):
+        print(
+            "EMULATED: a model of the engine answers, nothing here is a measurement of a real one",
+            file=sys.stderr,
+        )
+    stopped: InterruptedRunError | None = None
+    try:
+        for where in targets:
+            with where.running() as base_url, progress(f"lab {lab_run.name}") as told:
+                asyncio.run(on(where, base_url, told))
+        lab_run.complete = True
+    except KeyboardInterrupt:
+        stopped = InterruptedRunError("interrupted", todo="the points that were measured are kept")
+    result = lab_run.result()
+    if not result.parts:
+        raise stopped or UsageError(f"lab {lab_run.name} has no points on this server")
+    path = _keep(result, out)
+    if as_json:
+        opt.print_json(result)
+    else:
+        _print(result)
+    print(f"result: {path}, beside it .svg and .png", file=sys.stderr)
+    if stopped:
+        raise stopped
+    raise typer.Exit(result.exit_status)
+
+
+def _keep(result: "LabResult", out: Path) -> Path:
+    from hitlab import labplot, store
+
+    path = store.save_lab(result, out)
+    store.replace(path.with_suffix(".svg"), labplot.svg(result).encode())
+    store.replace(path.with_suffix(".png"), labplot.png(result))
+    return path
+
+
+def _lab(name: str) -> "Lab":
+    lab: Lab = families.load("labs", name).LAB
+    return lab
+
+
+def _block_sizes(text: str | None) -> list[int | None]:
+    """What --block-size lists; nothing where it is not given. Raises UsageError."""
+    if text is None:
+        return []
+    words = text.split(",")
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise UsageError(f"--block-size {text!r} is no number of tokens", todo="give 16, or 1,16 for one after another")
+    return [int(word) for word in words]
+
+
+def _own_sizes(lab: "Lab", engine: str, cpu: bool) -> list[int | None]:
+    """The lab's block sizes, as far as a server started here can have them, each once."""
+    default = _default_block_tokens(engine, cpu)
+    multiple = families.load("engines.cpu", engine).CPU.block_multiple if cpu else 1
+    sizes = dict.fromkeys(size or default for size in lab.block_tokens)
+    return [size for size in sizes if size % multiple == 0]
+
+
+def _sized(asked: "Asked", lab: "Lab", engine: str, cpu: bool) -> "Asked":
+    """With the lab's pool, where the user names none."""
+    from dataclasses import replace
+
+    if asked.capacity_blocks is not None or lab.pool_tokens is None:
+        return asked
+    block_tokens = asked.block_tokens or _default_block_tokens(engine, cpu)
+    return replace(asked, capacity_blocks=max(2, lab.pool_tokens // block_tokens))
+
+
+def _default_block_tokens(engine: str, cpu: bool) -> int:
+    member = families.load("engines.cpu", engine).CPU if cpu else families.load("engines", engine)
+    found: int = member.block_tokens if cpu else member.DEFAULT_BLOCK_TOKENS
+    return found
+
+
+def _print(result: "LabResult") -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    console = opt.console()
+    console.print(f"{result.title}\n{result.question}")
+    for part in result.parts:
+        engine = part.engine
+        emulated = "EMULATED " if engine.source == "emulated" else ""
+        pool = f", {engine.capacity_blocks:,} of them" if engine.capacity_blocks else ""
+        title = (
+            f"{emulated}{engine.title} {engine.version or '(version unknown)'}: blocks of {engine.block_tokens} tokens"
+        )
+        points = [point for trial in part.trials for point in trial.points]
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title + pool, title_justify="left", title_style="")
+        named = [any(point.series for point in points), any(point.remark for point in points)]
+        table.add_column(result.axis_name, justify="right")
+        for wanted, heading in zip(named, ("", "remark"), strict=True):
+            if wanted:
+                table.add_column(heading)
+        for heading in ("predicted", "measured", "hit tokens", "of", "error"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        for point in points:
+            words = [word for wanted, word in zip(named, (point.series, point.remark), strict=True) if wanted]
+            table.add_row(_x(point), *words, *_figures(point, result.share_of_possible))
+        console.print(table)
+    for trial in result.trials:
+        for check in trial.failed_checks:
+            console.print(f"check failed, {check.name}: {check.detail}")
+    any_emulated = any(part.engine.source == "emulated" for part in result.parts)
+    console.print(f"{'EMULATED ' if any_emulated else ''}{result.lab}: {result.verdict}")
+    console.print(f"the picture: {result.picture}")
+
+
+def _x(point: "LabPoint") -> str:
+    return point.x.replace("\n", " ") if isinstance(point.x, str) else f"{point.x:,g}"
+
+
+def _figures(point: "LabPoint", share_of_possible: bool) -> list[str]:
+    from hitlab.labresult import rate
+
+    predicted, measured = (
+        rate(point, hit_tokens, share_of_possible) for hit_tokens in (point.model_hit_tokens, point.hit_tokens)
+    )
+    return [
+        *("-" if each is None else f"{100 * each:.4f} %" for each in (predicted, measured)),
+        f"{point.hit_tokens:,}",
+        f"{point.queried_tokens:,}",
+        f"{point.error_tokens:+,}" if point.error_tokens else "0",
+    ]
