@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hitlab.predict import matchable_tokens
+from hitlab.predict import matchable_tokens, phase_tally
 from hitlab.result import Check, PhaseResult
-from hitlab.types import SharedPrefix
+from hitlab.types import Firsts, Phase, SharedPrefix, Tally
 
+# The phases after a break; all others are of the workload as it is.
+_BROKEN = {"break", "repeat", "evicted", "recovery", "burst"}
 _SIZES = [2**power for power in range(11)]  # block and page sizes in use
 
 
@@ -35,7 +37,7 @@ def judge(
     failed = [check for check in checks if not check.ok]
     if failed:
         return Verdict("cannot tell", f"The run can't be trusted, {failed[0].name}: {failed[0].detail}.")
-    if shape.prefix_tokens < block_tokens:
+    if shape.prefix_tokens < block_tokens and not any(phase.closed_form_hit_tokens for phase in phases):
         return Verdict(
             "below one block",
             f"A prefix of {shape.prefix_tokens:,} tokens is shorter than one block of {block_tokens:,}: "
@@ -43,7 +45,7 @@ def judge(
         )
     by_name = {phase.name: phase for phase in phases}
     wrong = [phase for phase in phases if not phase.agrees]
-    if any(phase.name in ("cold", "warm") for phase in wrong):
+    if any(phase.name not in _BROKEN for phase in wrong):
         return Verdict("cannot tell", _difference(wrong[0], shape, block_tokens))
     whole = matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, block_tokens)
     verdict = _after_break(by_name, whole) or _healthy(by_name)
@@ -52,18 +54,20 @@ def judge(
     return verdict
 
 
-def alike_block_sizes(shape: SharedPrefix, block_tokens: int) -> list[int]:
+def alike_block_sizes(shape: SharedPrefix, block_tokens: int, phases: Sequence[Phase] = ()) -> list[int]:
     """Powers of two that the workload cannot tell from this block size, because they match as many tokens.
+
+    Of all its phases; without any, of a warm request.
 
     >>> alike_block_sizes(SharedPrefix(64, 1000, 200), 16)
     [32]
     """
-    whole = matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, block_tokens)
-    return [
-        size
-        for size in _SIZES
-        if size != block_tokens and matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, size) == whole
-    ]
+
+    def tallies(size: int) -> list[Tally]:
+        return [phase_tally(phase, shape, size) for phase in phases or [warm]]
+
+    warm = Phase("warm", 1, shape.prefix_tokens, Firsts.NONE)
+    return [size for size in _SIZES if size != block_tokens and tallies(size) == tallies(block_tokens)]
 
 
 def _after_break(by_name: dict[str, PhaseResult], whole: int) -> Verdict | None:
@@ -96,7 +100,7 @@ def _after_break(by_name: dict[str, PhaseResult], whole: int) -> Verdict | None:
 
 
 def _healthy(by_name: dict[str, PhaseResult]) -> Verdict:
-    parts = [by_name[name] for name in ("cold", "warm") if name in by_name]
+    parts = [phase for name, phase in by_name.items() if name not in _BROKEN]
     hit, queried = sum(part.hit_tokens for part in parts), sum(part.queried_tokens for part in parts)
     rate = 100 * hit / queried if queried else 0.0
     return Verdict("healthy", f"{hit:,} of {queried:,} prompt tokens hit ({rate:.4f} %), as predicted.")

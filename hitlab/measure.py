@@ -23,6 +23,8 @@ from hitlab.result import SCHEMA_VERSION, Check, EngineInfo, PhaseResult, Result
 from hitlab.settle import SETTLE_S, settled
 from hitlab.types import Act, Phase, Prompt, Send, Tally, Workload
 
+_UNKNOWN_TOKEN = -1  # no prompt has it, so it is stored and never found
+
 
 class Watch(Protocol):
     """Who looks on while a run walks."""
@@ -106,7 +108,8 @@ class Run:
         shape = self._experiment.shape
         verdict = judge(shape, self._block_tokens, self._facts.caching, self.phases, checks)
         notes = list(self._notes)
-        alike = alike_block_sizes(shape, self._block_tokens)
+        phases = [step.phase for step in self._steps if isinstance(step, Send)]
+        alike = alike_block_sizes(shape, self._block_tokens, phases)
         if alike:
             notes.append(
                 f"this workload can't tell block size {self._block_tokens} from {' or '.join(map(str, alike))}"
@@ -184,7 +187,7 @@ class Run:
         """Send a batch, and tally it if it is a measured phase."""
         name = batch.phase.name if batch.phase else "flood"
         watch.step(name, batch.requests)
-        before, seen = self._last, _Seen()
+        before, seen = self._last, _Seen(batch.output_tokens)
         prompts = iter(batch.prompts)
         try:
             for position in range(batch.alone):
@@ -213,14 +216,21 @@ class Run:
         prompt = next(prompts, None)
         if prompt is None:
             return False
-        predicted = serve(self._model, prompt).hit_tokens
-        answer = await self._request(prompt)
+        if seen.output_tokens == 1:
+            predicted = serve(self._model, prompt).hit_tokens
+            answer = await self._request(prompt)
+        else:  # what is generated is stored, too, and known only afterwards
+            answer = await self._request(prompt, seen.output_tokens)
+            completion = answer.completion
+            output = completion.output or (_UNKNOWN_TOKEN,) * seen.output_tokens
+            predicted = serve(self._model, prompt, output, seen.output_tokens, completion.stopped).hit_tokens
+            self._workload.learn(prompt, completion.output)
         seen.add(prompt, answer, predicted)
         watch.answered(len(prompt.tokens), answer.completion.cached_tokens)
         return True
 
-    async def _request(self, prompt: Prompt) -> Answer:
-        answer = await self._client.complete(prompt)
+    async def _request(self, prompt: Prompt, output_tokens: int = 1) -> Answer:
+        answer = await self._client.complete(prompt, output_tokens)
         sent, counted = len(prompt.tokens), answer.completion.prompt_tokens
         self._sent_tokens += sent
         self._made.add("prompt lengths kept")
@@ -292,7 +302,9 @@ class Run:
         if seen.first_difference:
             self._notes.append(f"{phase.name}: the first request to differ is {seen.first_difference}")
         if closed_form.hit_tokens != seen.predicted_tokens:
-            self._notes.append(f"{phase.name}: the closed form knows no eviction, the model does: trust the model")
+            self._notes.append(
+                f"{phase.name}: the closed form knows no eviction and no order, the model does: trust the model"
+            )
         if external.hit_tokens:
             self._notes.append(f"{phase.name}: {external.hit_tokens:,} hit tokens came from an external tier")
         evicted = None
@@ -340,7 +352,8 @@ _CHECKS = {
 class _Seen:
     """What the answers of one batch add up to."""
 
-    def __init__(self) -> None:
+    def __init__(self, output_tokens: int) -> None:
+        self.output_tokens = output_tokens
         self.requests = self.prompt_tokens = self.predicted_tokens = 0
         self.cached_tokens: int | None = 0
         self.latencies_s: list[float] = []

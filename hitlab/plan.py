@@ -9,8 +9,18 @@ from hitlab.types import NO_OPTIONS, Act, Break, BreakOptions, Firsts, Phase, Pr
 FLOOD_CONCURRENCY = 8  # nobody measures the flood, it only has to be through
 
 
-def outline(how: Break, shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """Reset, cold, warm, then the break's own steps; phases of no requests are left out.
+def unbroken(shape: SharedPrefix) -> list[Phase]:
+    """The first request alone, then the rest."""
+    return [
+        Phase("cold", 1, shape.prefix_tokens, Firsts.ONE),
+        Phase("warm", shape.requests - 1, shape.prefix_tokens, Firsts.REST),
+    ]
+
+
+def outline(
+    how: Break, shape: SharedPrefix, options: BreakOptions, phases: Sequence[Phase] | None = None
+) -> list[Act | Send]:
+    """Reset, the unbroken phases (cold, warm), then the break's own steps; phases of no requests are left out.
 
     Raises UsageError for a break outside the prefix.
     """
@@ -19,18 +29,16 @@ def outline(how: Break, shape: SharedPrefix, options: BreakOptions) -> list[Act 
             f"--break-at {options.at} is outside the prefix",
             todo=f"give an index from 0 to {shape.prefix_tokens - 1}",
         )
-    start: list[Act | Send] = [
-        Act.RESET,
-        Send(Phase("cold", 1, shape.prefix_tokens, Firsts.ONE)),
-        Send(Phase("warm", shape.requests - 1, shape.prefix_tokens, Firsts.REST)),
-    ]
+    start: list[Act | Send] = [Act.RESET, *map(Send, unbroken(shape) if phases is None else phases)]
     steps = start + how.steps(shape, options)
     return [step for step in steps if not (isinstance(step, Send) and step.phase.requests == 0)]
 
 
-def phases_of(how: Break, shape: SharedPrefix, options: BreakOptions) -> list[Phase]:
+def phases_of(
+    how: Break, shape: SharedPrefix, options: BreakOptions, phases: Sequence[Phase] | None = None
+) -> list[Phase]:
     """The measured phases of a run, in order."""
-    return [step.phase for step in outline(how, shape, options) if isinstance(step, Send)]
+    return [step.phase for step in outline(how, shape, options, phases) if isinstance(step, Send)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,8 @@ class Experiment:
     flood_requests: int = 400
     flood_tokens: int = 4096
     cold_by: str = "reset"  # or "fresh-prefix"
+    workload: str = "shared-prefix"
+    output_tokens: int = 1  # of each measured request
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +67,7 @@ class Batch:
     requests: int
     alone: int  # so many are sent one after the other before the rest may overlap
     concurrency: int
+    output_tokens: int = 1
 
 
 def build(
@@ -78,11 +89,9 @@ def build(
         else:
             requests = step.phase.requests
             plain = workload.prompts(requests)
-            altered = [
-                step.alter(prompt, draw) for prompt, draw in zip(plain, workload.draws(requests, fixed), strict=True)
-            ]
+            altered = map(step.alter, plain, workload.draws(requests, fixed))
             alone = min(requests, experiment.shape.groups * ranks) if step.first_alone else 0
-            yield Batch(step.phase, altered, requests, alone, experiment.concurrency)
+            yield Batch(step.phase, altered, requests, alone, experiment.concurrency, experiment.output_tokens)
 
 
 def auto_flood_requests(capacity_tokens: int, ranks: int, experiment: Experiment) -> int:
@@ -103,7 +112,8 @@ def warnings(
         return []
     said = []
     shape = experiment.shape
-    footprint = shape.groups * shape.prefix_tokens + -(-shape.requests // ranks) * shape.suffix_tokens
+    own_tokens = shape.suffix_tokens + experiment.output_tokens - 1
+    footprint = shape.groups * shape.prefix_tokens + -(-shape.requests // ranks) * own_tokens
     if footprint > capacity_tokens:
         said.append(
             f"a pass leaves {footprint:,} tokens in a pool of {capacity_tokens:,}: it evicts its own blocks, "
@@ -119,14 +129,22 @@ def warnings(
     return said
 
 
+def longest_prompt(shape: SharedPrefix, outlined: Sequence[Act | Send]) -> int:
+    """Tokens of the longest measured prompt."""
+    own = [step.phase.prompt_tokens or 0 for step in outlined if isinstance(step, Send)]
+    return max(own, default=0) or shape.prompt_tokens
+
+
 def require_fits(experiment: Experiment, outlined: Sequence[Act | Send], limit_tokens: int | None) -> None:
-    """Raise UsageError for a prompt longer than the server takes, counting its one output token."""
-    longest = [("--prefix-len plus --suffix-len", experiment.shape.prompt_tokens)]
+    """Raise UsageError for a prompt longer than the server takes, counting its output tokens."""
+    output_tokens = experiment.output_tokens
+    longest = [("--prefix-len plus --suffix-len", longest_prompt(experiment.shape, outlined), output_tokens)]
     if Act.FLOOD in outlined:
-        longest.append(("--flood-len", experiment.flood_tokens))
-    for option, length in longest:
-        if limit_tokens is not None and length + 1 > limit_tokens:
+        longest.append(("--flood-len", experiment.flood_tokens, 1))
+    for option, length, generated in longest:
+        if limit_tokens is not None and length + generated > limit_tokens:
+            more = "one" if generated == 1 else f"{generated:,}"
             raise UsageError(
-                f"{option} is {length:,} tokens, the server takes {limit_tokens - 1:,} and one to generate",
+                f"{option} is {length:,} tokens, the server takes {limit_tokens - generated:,} and {more} to generate",
                 todo="make it shorter, or raise --max-model-len (vLLM) or --context-length (SGLang)",
             )

@@ -34,8 +34,9 @@ def matchable_tokens(
 def phase_tally(phase: Phase, shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Tally:
     """Queried and hit tokens of one phase: every request but the firsts finds the shared tokens."""
     firsts = min(phase.requests, phase.firsts.count(shape.groups, ranks))
-    hit_tokens = matchable_tokens(phase.shared_tokens, shape.prompt_tokens, block_tokens)
-    return Tally(phase.requests * shape.prompt_tokens, (phase.requests - firsts) * hit_tokens)
+    prompt_tokens = shape.prompt_tokens if phase.prompt_tokens is None else phase.prompt_tokens
+    hit_tokens = matchable_tokens(phase.shared_tokens, prompt_tokens, block_tokens)
+    return Tally(phase.requests * prompt_tokens, (phase.requests - firsts) * hit_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ The same for the command line and for labs; what is printed is theirs.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from hitlab import families, store
 from hitlab.client import EngineClient
@@ -13,9 +14,9 @@ from hitlab.dialect import ServerFacts
 from hitlab.errors import InputError, UsageError
 from hitlab.logfiles import LogCounters
 from hitlab.measure import Run, Watch
-from hitlab.plan import Experiment, auto_flood_requests, outline, require_fits, warnings
+from hitlab.plan import Experiment, auto_flood_requests, longest_prompt, outline, require_fits, warnings
 from hitlab.result import Check
-from hitlab.types import Act, Send
+from hitlab.types import Act, Send, WorkloadFile
 from hitlab.vocabulary import safe_range, vocabulary_tokens
 
 
@@ -59,17 +60,32 @@ def prepare(facts: ServerFacts, asked: Asked, experiment: Experiment) -> Prepare
         experiment = replace(experiment, flood_tokens=flood_tokens)
         flood_requests = auto_flood_requests(facts.capacity_tokens, facts.ranks, experiment)
         experiment = replace(experiment, flood_requests=flood_requests)
-    steps = outline(families.load("workloads.breaks", experiment.break_mode), experiment.shape, experiment.options)
+    experiment, steps = outlined(experiment, facts.ranks)
     limits = [limit for limit in (facts.max_model_tokens, facts.capacity_tokens) if limit is not None]
     require_fits(experiment, steps, min(limits, default=None))
     said = warnings(experiment, steps, facts.capacity_tokens, facts.ranks)
     # Without a known pool the model gets one that nothing in the plan can fill.
     endless = 2 * (
         experiment.flood_requests * experiment.flood_tokens
-        + 8 * experiment.shape.requests * experiment.shape.prompt_tokens
+        + 8 * experiment.shape.requests * (longest_prompt(experiment.shape, steps) + experiment.output_tokens)
     )
     known = replace(facts, block_tokens=block_tokens, capacity_tokens=facts.capacity_tokens or endless)
     return Prepared(known, experiment, steps, checks, said)
+
+
+def outlined(experiment: Experiment, ranks: int) -> tuple[Experiment, list[Act | Send]]:
+    """The experiment as its workload can send it, and its steps. Raises UsageError where it can't."""
+    file: WorkloadFile = _workload_file(experiment)
+    if experiment.break_mode != "none" and not file.BREAKABLE:
+        raise UsageError(f"{experiment.workload} has no breaks", todo="leave out --break-mode")
+    if experiment.concurrency > 1 and not file.BREAKABLE:
+        raise UsageError(
+            f"in {experiment.workload} a prompt holds the answers before it", todo="leave out --concurrency"
+        )
+    shape = file.fit(experiment.shape)
+    phases = file.phases(shape, experiment.output_tokens, ranks)
+    how = families.load("workloads.breaks", experiment.break_mode)
+    return replace(experiment, shape=shape), outline(how, shape, experiment.options, phases)
 
 
 async def measure(
@@ -92,9 +108,8 @@ async def measure(
     else:
         await client.scrape()  # a page that can't be read explains more than the facts it leaves unsaid
     prepared = prepare(facts, asked, experiment)
-    workload = families.load("workloads", "shared-prefix").SharedPrefixWorkload(
-        prepared.experiment.shape, prepared.experiment.seed, prepared.experiment.vocab_range
-    )
+    fitted = prepared.experiment
+    workload = _workload_file(fitted).build(fitted.shape, fitted.seed, fitted.vocab_range, fitted.output_tokens)
     run = Run(client, prepared.facts, prepared.experiment, prepared.steps, workload, prepared.checks, counters)
     on_ready(run, prepared)
     await run.walk(watch)
@@ -103,6 +118,10 @@ async def measure(
 def keep(run: Run, folder: Path) -> Path:
     """Save what a run has measured."""
     return store.save(run.result(), folder)
+
+
+def _workload_file(experiment: Experiment) -> WorkloadFile:
+    return cast(WorkloadFile, families.load("workloads", experiment.workload))
 
 
 def _fact_checks(facts: ServerFacts, asked: Asked) -> list[Check]:

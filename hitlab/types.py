@@ -1,6 +1,6 @@
 """The nouns every other module speaks in. No behaviour beyond their own arithmetic."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -82,13 +82,15 @@ class Firsts(Enum):
 class Phase:
     """Requests measured together, and what the closed form needs to know of them.
 
-    `shared_tokens` is the length of the prefix that a request which is not a first finds stored.
+    `shared_tokens` is the length of the prefix that a request which is not a first finds stored; `prompt_tokens`
+    the length of each prompt, where it is not the shape's.
     """
 
     name: str
     requests: int
     shared_tokens: int
     firsts: Firsts
+    prompt_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +117,14 @@ class Draw(Protocol):
 
 
 class Workload(Protocol):
-    """What a file of workloads/ offers: the prompts of a run, made in the order they are sent."""
+    """The prompts of a run, made in the order they are sent."""
 
-    def prompts(self, requests: int) -> list[Prompt]:
-        """The next requests, groups in turn."""
+    def prompts(self, requests: int) -> Iterable[Prompt]:
+        """The next requests; one that depends on answers is made when it is its turn."""
+        ...
+
+    def learn(self, prompt: Prompt, output: Sequence[int] | None) -> None:
+        """What was generated after a prompt of several output tokens; None where the server does not say."""
         ...
 
     def unrelated(self, requests: int, tokens: int) -> Iterator[Prompt]:
@@ -131,6 +137,25 @@ class Workload(Protocol):
 
     def fresh_prefixes(self) -> None:
         """From now on other prefixes than before."""
+        ...
+
+
+class WorkloadFile(Protocol):
+    """What a file of workloads/ offers: a builder of prompts, and the closed form of its phases."""
+
+    SUMMARY: str
+    BREAKABLE: bool  # whether a file of breaks/ can break it
+
+    def fit(self, shape: SharedPrefix) -> SharedPrefix:
+        """The shape as it is sent. Raises UsageError for one that can't be."""
+        ...
+
+    def phases(self, shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
+        """What an unbroken run measures, in order, from an empty cache."""
+        ...
+
+    def build(self, shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> Workload:
+        """The prompts, the same ones for the same arguments; `vocab_range` is the first and last id to send."""
         ...
 
 

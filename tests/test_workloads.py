@@ -64,7 +64,7 @@ def test_no_two_prompts_share_more_than_they_are_meant_to(experiment: Experiment
     )  # fmt: skip
     groups, prefix = experiment.shape.groups, experiment.shape.prefix_tokens
     sent = [
-        (name, index % groups, prompt)
+        (name, (index + (name in ("warm", "recovery"))) % groups, prompt)  # a pass goes on where its probe ended
         for name, prompts in planned(experiment).items()
         for index, prompt in enumerate(prompts)
     ]

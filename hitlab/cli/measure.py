@@ -27,6 +27,9 @@ def command(
     prefix_len: opt.PrefixLen = 1000,
     suffix_len: opt.SuffixLen = 200,
     groups: opt.Groups = 1,
+    per_group: opt.PerGroup = None,
+    workload: opt.Workload = "shared-prefix",
+    output_len: opt.OutputLen = 1,
     block_size: target.BlockSize = None,
     capacity_blocks: target.CapacityBlocks = None,
     dp: target.Ranks = None,
@@ -74,14 +77,14 @@ def command(
     from hitlab.session import Asked
     from hitlab.types import BreakOptions, SharedPrefix
 
-    shape = SharedPrefix(requests, prefix_len, suffix_len, groups)
+    shape = SharedPrefix(requests if per_group is None else per_group * groups, prefix_len, suffix_len, groups)
     check_shape(shape, 1 if block_size is None else block_size, 1 if dp is None else dp)
     auto = flood_requests == "auto"
     if not auto and not flood_requests.isdecimal():
         raise UsageError(f"--flood-requests {flood_requests!r} is no number", todo="give a number, or auto")
     if cold_by not in ("reset", "fresh-prefix"):
         raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
-    for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency)):
+    for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency), ("--output-len", output_len)):
         if value < 1:
             raise UsageError(f"{option} is {value}", todo="give 1 or more")
     if seed is None:
@@ -96,6 +99,8 @@ def command(
         flood_requests=0 if auto else int(flood_requests),
         flood_tokens=flood_len,
         cold_by=cold_by,
+        workload=workload,
+        output_tokens=output_len,
     )
     asked = Asked(block_size, capacity_blocks, dp, auto, opt.token_range(vocab_range), vocab_size)
     if log and (emulate or cpu):
@@ -167,14 +172,14 @@ def _measure(
 
 def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: bool) -> None:
     from hitlab import families
-    from hitlab.plan import outline, warnings
+    from hitlab.plan import warnings
     from hitlab.predict import phase_tally
+    from hitlab.session import outlined
     from hitlab.types import Act
 
     block_tokens = asked.block_tokens or families.load("engines", engine).DEFAULT_BLOCK_TOKENS
     ranks = asked.ranks or 1
-    how = families.load("workloads.breaks", experiment.break_mode)
-    steps = outline(how, experiment.shape, experiment.options)
+    experiment, steps = outlined(experiment, ranks)
     capacity_tokens = asked.capacity_blocks and asked.capacity_blocks * block_tokens
     rows: list[dict[str, object]] = []
     for step in steps:

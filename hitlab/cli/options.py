@@ -10,7 +10,18 @@ if TYPE_CHECKING:
 Requests = Annotated[int, typer.Option("--requests", "--num-prompts", "-n", help="N: requests in all.")]
 PrefixLen = Annotated[int, typer.Option("--prefix-len", help="P: tokens of the shared prefix.")]
 SuffixLen = Annotated[int, typer.Option("--suffix-len", help="S: tokens of each request's own suffix.")]
-Groups = Annotated[int, typer.Option("--groups", help="G: different prefixes, used in turn.")]
+Groups = Annotated[int, typer.Option("--groups", "--num-prefixes", "--num-groups", help="G: different prefixes.")]
+PerGroup = Annotated[
+    int | None,
+    typer.Option("--per-group", "--turns", help="In place of N: requests of each group, turns of a conversation."),
+]
+Workload = Annotated[
+    str,
+    typer.Option(
+        "--workload", "-w", help="The prompts: shared-prefix, prefix-repetition, generated-shared-prefix, multi-turn."
+    ),
+]
+OutputLen = Annotated[int, typer.Option("--output-len", help="Tokens to generate after each prompt.")]
 DataParallel = Annotated[
     int, typer.Option("--dp", "--data-parallel-size", help="D: data-parallel ranks; each has its own cache.")
 ]

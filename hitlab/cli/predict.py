@@ -6,8 +6,9 @@ import typer
 
 from hitlab import families
 from hitlab.cli import options as opt
+from hitlab.errors import UsageError
 from hitlab.plan import phases_of
-from hitlab.predict import Prediction, phase_tally, predict, total
+from hitlab.predict import Prediction, check_shape, phase_tally, predict, total
 from hitlab.types import BreakOptions, Phase, SharedPrefix, Tally
 
 DEFAULT_BLOCK_TOKENS = 16  # vLLM's, said here so that the default case loads no engine
@@ -27,6 +28,9 @@ def command(
         ),
     ] = None,
     groups: opt.Groups = 1,
+    per_group: opt.PerGroup = None,
+    workload: opt.Workload = "shared-prefix",
+    output_len: opt.OutputLen = 1,
     dp: opt.DataParallel = 1,
     engine: Annotated[
         str | None, typer.Option("--engine", "-e", help="Whose default block or page size to take.")
@@ -36,20 +40,25 @@ def command(
     break_fixed: opt.BreakFixed = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Predict the hit rate of a shared-prefix workload by arithmetic, offline.
+    """Predict the hit rate of a shared-prefix or multi-turn workload by arithmetic, offline.
 
     (N-G*D)*B*floor(P/B) / (N*(P+S)), with the penalties that keep it below P/(P+S).
 
     Example: hitlab predict --prefix-len 1000 --suffix-len 200 --requests 64 --block-size 16
     """
-    shape = SharedPrefix(requests, prefix_len, suffix_len, groups)
+    shape = SharedPrefix(requests if per_group is None else per_group * groups, prefix_len, suffix_len, groups)
     block_tokens = _block_tokens(block_size, engine)
+    check_shape(shape, block_tokens, dp)
+    shape, unbroken = _fitted(shape, workload, output_len, dp, break_mode)
     prediction = predict(shape, block_tokens, dp)
     how = families.load("workloads.breaks", break_mode)
-    phases = phases_of(how, shape, BreakOptions(break_at, break_fixed))
+    phases = phases_of(how, shape, BreakOptions(break_at, break_fixed), unbroken)
     tallies = {phase.name: phase_tally(phase, shape, block_tokens, dp) for phase in phases}
-    tally = total(tallies[name] for name in how.SCORED if name in tallies)
-    if as_json:
+    scored = how.SCORED if unbroken is None or break_mode != "none" else tuple(phase.name for phase in unbroken)
+    tally = total(tallies[name] for name in scored if name in tallies)
+    # The penalties are those of one prefix that all prompts of a group share.
+    one_prefix = all(phase.prompt_tokens is None for phase in phases)
+    if as_json and one_prefix:
         opt.print_json(
             {
                 "hit_tokens": tally.hit_tokens,
@@ -62,7 +71,7 @@ def command(
                 "granularity_points": prediction.granularity_points,
                 "last_token_points": prediction.last_token_points,
                 "below_one_block": prediction.below_one_block,
-                "requests": requests,
+                "requests": shape.requests,
                 "prefix_len": prefix_len,
                 "suffix_len": suffix_len,
                 "block_size": block_tokens,
@@ -71,26 +80,71 @@ def command(
                 "break_mode": break_mode,
                 "break_at": break_at,
                 "break_fixed": break_fixed,
-                "phases": [
-                    {
-                        "name": phase.name,
-                        "requests": phase.requests,
-                        "prompt_tokens": tallies[phase.name].queried_tokens,
-                        "hit_tokens": tallies[phase.name].hit_tokens,
-                        "hit_rate": tallies[phase.name].hit_rate,
-                    }
-                    for phase in phases
-                ],
+                "workload": workload,
+                "phases": _phase_rows(phases, tallies),
             }
         )
         return
-    print(f"{requests:,} requests of {prefix_len:,} shared + {suffix_len:,} own tokens, block {block_tokens:,}")
-    for line in _sheet(shape, prediction, tally, dp, how.SCORED):
-        print(line)
+    if as_json:
+        opt.print_json(
+            {
+                "hit_tokens": tally.hit_tokens,
+                "prompt_tokens": tally.queried_tokens,
+                "hit_rate": tally.hit_rate,
+                "requests": shape.requests,
+                "prefix_len": prefix_len,
+                "suffix_len": suffix_len,
+                "output_len": output_len,
+                "block_size": block_tokens,
+                "groups": groups,
+                "dp": dp,
+                "workload": workload,
+                "phases": _phase_rows(phases, tallies),
+            }
+        )
+        return
+    if one_prefix:
+        print(
+            f"{shape.requests:,} requests of {prefix_len:,} shared + {suffix_len:,} own tokens, block {block_tokens:,}"
+        )
+        for line in _sheet(shape, prediction, tally, dp, scored):
+            print(line)
+    else:
+        print(f"{groups:,} conversations that open with {prefix_len:,} tokens, block {block_tokens:,}")
+        print(f"{shape.requests // groups:,} turns: {suffix_len:,} new tokens, {output_len:,} generated")
+        print(f"\nhit rate     {_percent(tally)}  {_of(tally)}")
     print()
     print(f"{'phase':<9}{'requests':>9}{'prompt tokens':>15}{'hit tokens':>13}{'hit rate':>12}")
     for phase in phases:
         print(_row(phase, tallies[phase.name]))
+
+
+def _fitted(
+    shape: SharedPrefix, workload: str, output_tokens: int, ranks: int, break_mode: str
+) -> tuple[SharedPrefix, list[Phase] | None]:
+    """The shape as the workload sends it, and its unbroken phases; None are cold and warm, and load nothing."""
+    if output_tokens < 1:
+        raise UsageError(f"--output-len is {output_tokens}", todo="give 1 or more")
+    if workload == "shared-prefix":
+        return shape, None
+    file = families.load("workloads", workload)
+    if break_mode != "none" and not file.BREAKABLE:
+        raise UsageError(f"{workload} has no breaks", todo="leave out --break-mode")
+    shape = file.fit(shape)
+    return shape, file.phases(shape, output_tokens, ranks)
+
+
+def _phase_rows(phases: list[Phase], tallies: dict[str, Tally]) -> list[dict[str, object]]:
+    return [
+        {
+            "name": phase.name,
+            "requests": phase.requests,
+            "prompt_tokens": tallies[phase.name].queried_tokens,
+            "hit_tokens": tallies[phase.name].hit_tokens,
+            "hit_rate": tallies[phase.name].hit_rate,
+        }
+        for phase in phases
+    ]
 
 
 def _block_tokens(block_size: int | None, engine: str | None) -> int:

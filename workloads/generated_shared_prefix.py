@@ -1,0 +1,34 @@
+"""SGLang's `generated-shared-prefix` benchmark, with exact token ids in place of generated text.
+
+Its options here: --gsp-num-groups is --groups, --gsp-prompts-per-group is --per-group, --gsp-system-prompt-len is
+--prefix-len, --gsp-question-len is --suffix-len, --gsp-output-len is --output-len. The benchmark joins system prompt
+and question by two line feeds; here nothing stands between them. The order is shuffled, as without --gsp-ordered.
+"""
+
+from hitlab.errors import UsageError
+from hitlab.plan import unbroken
+from hitlab.prompts import ShuffledPrompts
+from hitlab.types import Phase, SharedPrefix
+
+SUMMARY = "SGLang's benchmark: so many questions for each of G system prompts, shuffled"
+BREAKABLE = True
+
+
+def fit(shape: SharedPrefix) -> SharedPrefix:
+    """Every group has as many prompts as the others. Raises UsageError where N is no multiple of G."""
+    if shape.requests % shape.groups:
+        raise UsageError(
+            f"{shape.requests:,} requests are no multiple of {shape.groups:,} groups",
+            todo="give --per-group in place of --requests",
+        )
+    return shape
+
+
+def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
+    """Cold, then warm: order does not matter without eviction, and what is generated is never asked for again."""
+    return unbroken(shape)
+
+
+def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> ShuffledPrompts:
+    """The prompts."""
+    return ShuffledPrompts(shape, seed, vocab_range)

@@ -1,0 +1,35 @@
+"""`vllm bench serve --dataset-name prefix_repetition`, with exact token ids in place of generated text.
+
+Its options here: --num-prompts N, --prefix-repetition-num-prefixes is --groups, -prefix-len P, -suffix-len S and
+-output-len the same. Each prefix gets N // G prompts, what is left over is not sent; the order is shuffled.
+"""
+
+from dataclasses import replace
+
+from hitlab.errors import UsageError
+from hitlab.plan import unbroken
+from hitlab.prompts import ShuffledPrompts
+from hitlab.types import Phase, SharedPrefix
+
+SUMMARY = "vLLM's benchmark: N // G prompts for each of G prefixes, shuffled"
+BREAKABLE = True
+
+
+def fit(shape: SharedPrefix) -> SharedPrefix:
+    """As many whole rounds over the prefixes as N has. Raises UsageError for less than one."""
+    each = shape.requests // shape.groups
+    if not each:
+        raise UsageError(
+            f"{shape.requests:,} prompts are fewer than {shape.groups:,} prefixes", todo="give a larger --num-prompts"
+        )
+    return replace(shape, requests=each * shape.groups)
+
+
+def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
+    """Cold, then warm: order does not matter without eviction, and what is generated is never asked for again."""
+    return unbroken(shape)
+
+
+def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> ShuffledPrompts:
+    """The prompts."""
+    return ShuffledPrompts(shape, seed, vocab_range)
