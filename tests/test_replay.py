@@ -190,6 +190,11 @@ def test_policies_without_options_name_none(cli: Cli, chats: Path, policy: str, 
     assert not {"small_ratio", "max_freq", "per_request"} & set(document)
 
 
+def test_options_may_come_with_the_policy_s_name(cli: Cli, chats: Path) -> None:
+    document = json.loads(cli(chats, "--capacity", 400, "--policy", "2Q:in-ratio=0.5", "--json"))
+    assert (document["policy"], document["in_ratio"], document["out_ratio"]) == ("2Q", 0.5, 0.5)
+
+
 def test_the_table_says_policy_variant_and_rate_in_80_columns(cli: Cli, chats: Path) -> None:
     out = cli(chats, "--capacity", 400, "--per-request")
     assert "S3FIFO, small_ratio 0.1, max_freq 3" in out

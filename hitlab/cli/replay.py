@@ -20,7 +20,9 @@ def command(
     capacity: Annotated[
         int, typer.Option("--capacity", "--capacity-blocks", help="Blocks the cache holds.", show_default=False)
     ],
-    policy: Annotated[str, typer.Option("--policy", help="Which block to evict: a file of policies/.")] = "s3fifo",
+    policy: Annotated[
+        str, typer.Option("--policy", help="Which block to evict: a file of policies/; options as 2q:in_ratio=0.3.")
+    ] = "s3fifo",
     block_size: given.BlockSize = None,
     form: given.Format = None,
     small_ratio: Annotated[
@@ -53,10 +55,12 @@ def command(
     """
     from hitlab import kernels, replay, traces
     from hitlab.cli.progress import progress
+    from hitlab.sweep import Choice
 
-    chosen = kernels.policy_named(policy)
+    choice = Choice.of(policy)
+    chosen = kernels.policy_named(choice.policy)
     stated = {"small_ratio": small_ratio, "max_freq": max_freq}
-    options = {name: value for name, value in stated.items() if value is not None}
+    options = {**choice.options, **{name: value for name, value in stated.items() if value is not None}}
     replay.check(chosen, capacity, options)  # before a long file is read
     if not 0 <= warmup < 1:
         raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
@@ -69,7 +73,7 @@ def command(
 
     def announce() -> None:
         kept = "once" if kernels.folder(chosen) else "for this run only: there is no folder to keep it in"
-        print(f"compiling the {policy.lower()} kernel, {kept} ...", file=sys.stderr, flush=True)
+        print(f"compiling the {choice.policy} kernel, {kept} ...", file=sys.stderr, flush=True)
 
     with kernels.announced(announce):
         result = replay.replay(
