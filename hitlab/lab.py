@@ -74,6 +74,8 @@ class Lab:
     trials: Callable[[Server], Sequence[Trial]]
     # More points of the closed form, where the trials alone would not show its steps.
     line: Callable[[Server], Sequence[Trial]] | None = None
+    # A stretch of the axis that the picture shows larger, in its lower right corner.
+    closer: Callable[[Server], tuple[float, float]] | None = None
     # Points are shares of what a cache that never evicts would hit, not of all prompt tokens.
     share_of_possible: bool = False
     # For a server that the lab starts itself: its block sizes in turn (None is the engine's own), and its pool.

@@ -55,13 +55,19 @@ def _draw(figure: Any, result: LabResult) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(5, 1))
     found = list(_series(result))
     names = list(dict.fromkeys(x for each in found for x in _all_x(each) if isinstance(x, str)))
+    closer = max((part.closer for part in result.parts if part.closer), default=None)
+    inset = upper.inset_axes([0.56, 0.09, 0.43, 0.4]) if closer else None
     largest = 0.0
     for number, each in enumerate(found):
         # A shift tells apart what would lie on top of each other where x is only a name.
         shift = (number - (len(found) - 1) / 2) * 0.08 if names else 0.0
-        largest = max(largest, _draw_series(upper, lower, number, each, result, names, shift))
+        for axes in filter(None, (upper, inset)):
+            _draw_rates(axes, number, each, result, names, shift)
+        largest = max(largest, _draw_errors(lower, number, each, result, names, shift))
+    if inset:
+        _show_closer(upper, inset, found, closer)
     upper.set_ylim(bottom=-0.02)
-    upper.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=None))
+    upper.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     upper.set_ylabel("share of possible hits" if result.share_of_possible else "hit rate (of prompt tokens)")
     upper.grid(alpha=0.25)
     upper.legend(frameon=False, fontsize=9)
@@ -83,43 +89,78 @@ def _draw(figure: Any, result: LabResult) -> None:
     upper.set_title("\n".join(_servers(result)), loc="left", fontsize=9, parse_math=False)
 
 
-def _draw_series(
-    upper: Any, lower: Any, number: int, each: _Series, result: LabResult, names: list[str], shift: float
-) -> float:
-    """Draw one curve and return the largest error in percentage points."""
+def _show_closer(upper: Any, inset: Any, found: list[_Series], closer: Any) -> None:
+    from matplotlib.ticker import PercentFormatter
 
-    def place(x: float | str) -> float:
-        return names.index(x) + shift if isinstance(x, str) else x
+    first, last = closer
+    seen = [y for each in found for x, y in each.line if isinstance(x, int | float) and first <= x <= last]
+    inset.set_xlim(first, last)
+    inset.set_ylim(-0.04 * max(seen), 1.1 * max(seen))
+    inset.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    inset.tick_params(labelsize=8)
+    inset.grid(alpha=0.25)
+    upper.indicate_inset_zoom(inset, edgecolor="0.4")
 
-    def shown(point: LabPoint, hit_tokens: int) -> float:
-        return rate(point, hit_tokens, result.share_of_possible) or 0.0
 
+def _draw_rates(axes: Any, number: int, each: _Series, result: LabResult, names: list[str], shift: float) -> None:
+    """Predictions as lines, measurements as points."""
+    share = result.share_of_possible
     colour = COLOURS[number % len(COLOURS)]
     look: Any = {"color": colour, "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.4}
     name = f"{each.label}, " if each.label else ""
-    line = [(place(x), y) for x, y in each.line]
+    line = [(_place(x, names, shift), y) for x, y in each.line]
     if each.closed_form_holds:
-        upper.plot(*zip(*line, strict=True), **look, label=f"{name}predicted")
+        axes.plot(*zip(*line, strict=True), **look, label=f"{name}predicted")
     else:
         faint = {"color": "0.55", "linestyle": "--", "linewidth": 1.1}
-        upper.plot(*zip(*line, strict=True), **faint, label=f"{name}closed form, which knows no eviction")
-        model = [(place(point.x), shown(point, point.model_hit_tokens)) for point, _ in each.points]
-        upper.plot(*zip(*model, strict=True), **look, label=f"{name}predicted by the model")
-    mark: Any = {"color": colour, "markerfacecolor": "white", "linestyle": "", "markersize": 5.5}
-    largest = 0.0
-    for trusted, marker in ((True, MARKS[number % len(MARKS)]), (False, "x")):
-        points = [point for point, valid in each.points if valid is trusted]
-        if not points:
-            continue
-        x = [place(point.x) for point in points]
-        measured = [shown(point, point.hit_tokens) for point in points]
-        off = [100 * (y - shown(point, point.model_hit_tokens)) for y, point in zip(measured, points, strict=True)]
-        label = f"{name}measured" if trusted else f"{name}not to be trusted"
-        upper.plot(x, measured, marker=marker, label=label, **mark)
-        lower.vlines(x, 0, off, color=colour, linewidth=1)
-        lower.plot(x, off, marker=marker, **{**mark, "markersize": 4})
+        axes.plot(*zip(*line, strict=True), **faint, label=f"{name}closed form, which knows no eviction")
+        model = [
+            (_place(point.x, names, shift), _rate(point, point.model_hit_tokens, share)) for point, _ in each.points
+        ]
+        axes.plot(*zip(*model, strict=True), **look, label=f"{name}predicted by the model")
+    for points, marker, trusted in _marked(number, each):
+        axes.plot(
+            [_place(point.x, names, shift) for point in points],
+            [_rate(point, point.hit_tokens, share) for point in points],
+            **_mark(colour, marker, 5.5),
+            label=f"{name}measured" if trusted else f"{name}not to be trusted",
+        )
+
+
+def _draw_errors(axes: Any, number: int, each: _Series, result: LabResult, names: list[str], shift: float) -> float:
+    """Measured minus predicted in percentage points; returns the largest."""
+    colour, largest = COLOURS[number % len(COLOURS)], 0.0
+    for points, marker, _ in _marked(number, each):
+        x = [_place(point.x, names, shift) for point in points]
+        off = [
+            100 * (_rate(point, point.hit_tokens, share) - _rate(point, point.model_hit_tokens, share))
+            for point in points
+            for share in [result.share_of_possible]
+        ]
+        axes.vlines(x, 0, off, color=colour, linewidth=1)
+        axes.plot(x, off, **_mark(colour, marker, 4))
         largest = max(largest, *map(abs, off))
     return largest
+
+
+def _marked(number: int, each: _Series) -> Iterator[tuple[list[LabPoint], str, bool]]:
+    """Points with their mark: those of valid runs, then those that can't be trusted."""
+    for trusted, marker in ((True, MARKS[number % len(MARKS)]), (False, "x")):
+        points = [point for point, valid in each.points if valid is trusted]
+        if points:
+            yield points, marker, trusted
+
+
+def _mark(colour: str, marker: str, size: float) -> Any:
+    return {"color": colour, "marker": marker, "markerfacecolor": "white", "linestyle": "", "markersize": size}
+
+
+def _place(x: float | str, names: list[str], shift: float) -> float:
+    return names.index(x) + shift if isinstance(x, str) else x
+
+
+def _rate(point: LabPoint, hit_tokens: int, share_of_possible: bool) -> float:
+    return rate(point, hit_tokens, share_of_possible) or 0.0
 
 
 def _series(result: LabResult) -> Iterator[_Series]:

@@ -55,6 +55,7 @@ class LabPart(msgspec.Struct, frozen=True, kw_only=True):
     engine: EngineInfo
     trials: list[LabTrial]
     line: list[LinePoint]
+    closer: tuple[float, float] | None = None  # a stretch of the axis that the picture shows larger
 
 
 class LabResult(msgspec.Struct, frozen=True, kw_only=True):

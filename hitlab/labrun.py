@@ -3,19 +3,18 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from types import ModuleType
 
-from hitlab import __version__, families, session
+from hitlab import __version__, session
 from hitlab.client import EngineClient
 from hitlab.errors import InputError
 from hitlab.lab import Lab, Reading, Server, Trial
 from hitlab.labresult import LAB_SCHEMA_VERSION, LabPart, LabPoint, LabResult, LabTrial, LinePoint
 from hitlab.measure import Run
-from hitlab.plan import Experiment, phases_of
+from hitlab.plan import Experiment
 from hitlab.predict import phase_tally, total
-from hitlab.result import EngineInfo, PhaseResult, Result
+from hitlab.result import PhaseResult, Result
 from hitlab.session import Asked, Prepared
-from hitlab.types import Tally
+from hitlab.types import Send, Tally
 
 
 class _Unwatched:
@@ -45,6 +44,7 @@ class LabRun:
         server = await _server(client, asked)
         trials = self.trials(server)
         done: list[LabTrial] = []
+        closer = self.lab.closer(server) if self.lab.closer else None
         line = [point for trial in _line(self.lab, server) for point in _line_points(trial, server)]
         for number, trial in enumerate(trials):
             told(number, len(trials))
@@ -52,7 +52,7 @@ class LabRun:
             experiment = replace(trial.experiment, seed=self.seed + number, cold_by=self.cold_by)
             result = await self._measure(client, asked, experiment)
             if not done:
-                self._parts.append(LabPart(engine=result.engine, trials=done, line=line))
+                self._parts.append(LabPart(engine=result.engine, trials=done, line=line, closer=closer))
             done.append(lab_trial(trial.readings, result))
         told(len(trials), len(trials))
 
@@ -106,11 +106,6 @@ def lab_trial(readings: Iterable[Reading], result: Result) -> LabTrial:
     )
 
 
-def connections(lab: Lab, server: Server) -> int:
-    """Requests in flight at most."""
-    return max((trial.experiment.concurrency for trial in lab.trials(server)), default=1)
-
-
 async def _server(client: EngineClient, asked: Asked) -> Server:
     facts = await client.facts()
     block_tokens = facts.block_tokens or asked.block_tokens
@@ -148,15 +143,9 @@ def _line_points(trial: Trial, server: Server) -> list[LinePoint]:
 
 def closed_form(experiment: Experiment, names: tuple[str, ...], server: Server) -> Tally:
     """The closed form of some phases of an experiment."""
-    how: ModuleType = families.load("workloads.breaks", experiment.break_mode)
-    phases = phases_of(how, experiment.shape, experiment.options)
+    fitted, steps = session.outlined(experiment, server.ranks)
     return total(
-        phase_tally(phase, experiment.shape, server.block_tokens, server.ranks)
-        for phase in phases
-        if phase.name in names
+        phase_tally(step.phase, fitted.shape, server.block_tokens, server.ranks)
+        for step in steps
+        if isinstance(step, Send) and step.phase.name in names
     )
-
-
-def engines(result: LabResult) -> list[EngineInfo]:
-    """What the lab ran on."""
-    return [part.engine for part in result.parts]

@@ -9,20 +9,24 @@ _EXERCISE = (0, 16, 32, 400, 992, 999)
 
 
 def _trial(index: int, dense: bool = False) -> Trial:
-    remark = f"exercise 3: token {index}" if index in _EXERCISE else ""
+    remark = "exercise 3" if index in _EXERCISE else ""
     return Trial(
         Experiment(_SHAPE, "token", BreakOptions(at=index)), (Reading(index, ("break",), remark=remark),), dense
     )
 
 
+def _span(server: Server) -> int:
+    """Tokens of one step of the picture; where every token is a block, of one that the other engine would have."""
+    return max(16, server.block_tokens)
+
+
 def _trials(server: Server) -> list[Trial]:
-    """The exercise's six, and twelve or so spread over the prefix on both sides of a boundary."""
-    span = max(16, server.block_tokens)
-    boundaries = range(span, _SHAPE.prefix_tokens, span * max(1, 1000 // span // 6))
-    dense = {boundary + off for boundary in boundaries for off in (-1, span // 2)} - set(_EXERCISE)
-    return [
-        _trial(index, index in dense) for index in sorted({*_EXERCISE, *dense}) if 0 <= index < _SHAPE.prefix_tokens
-    ]
+    """The exercise's six, then the first steps closely, and one step in the middle."""
+    span = _span(server)
+    close = {step * span + off for step in range(5) for off in (0, span // 2, span - 1)}
+    middle = {500 // span * span + off for off in (-1, 0)}
+    indices = sorted(index for index in {*_EXERCISE, *close, *middle} if 0 <= index < _SHAPE.prefix_tokens)
+    return [_trial(index, dense=index not in _EXERCISE) for index in indices]
 
 
 def _line(server: Server) -> list[Trial]:
@@ -43,8 +47,9 @@ LAB = Lab(
         "the difference was the unit, not the algorithm. 0 at index 0, 32.8125 % at 400 in all three."
     ),
     source="lab page, sections 4.1 and 6 (exercise 3)",
-    axis=Axis("index of the changed token", "tokens"),
+    axis=Axis("index of the changed token"),
     trials=_trials,
     line=_line,
+    closer=lambda server: (0, 4.5 * _span(server)),
     block_tokens=(None, 16),
 )

@@ -38,8 +38,8 @@ LAB = Lab(
     picture=(
         "All of the hits up to a footprint of 1.0, then a cliff: on a real vLLM 100 % at 0.99, 35 % at 1.03 and "
         "nothing at 1.17. The slope in between is there because vLLM frees a prompt's tail first and so evicts "
-        "prefixes piece by piece. What stays, 1 or 2 %, is one request: a run's first prefix is sent twice in a row. The "
-        "dashed closed form knows no eviction and stays at 100 %."
+        "prefixes piece by piece. What stays, 1 or 2 %, is one request: a run's first prefix is sent twice in a row. "
+        "The dashed closed form knows no eviction and stays at 100 %."
     ),
     source="lab page, section 4.3; measured on vLLM 0.32.0",
     axis=Axis("footprint of all prefixes", "pools"),
