@@ -112,20 +112,12 @@ def _title(engine: str, url: str, facts: "ServerFacts", interval_s: float, best:
 
 def _summary(meter: "Meter") -> str:
     tally = meter.tally
-    parts = [f"{meter.intervals:,} intervals in {meter.seconds:.1f} s: "]
-    if tally.hit_rate is None:
-        parts.append("no prompt tokens")
-    else:
-        parts.append(
-            f"{tally.hit_tokens:,} of {tally.queried_tokens:,} prompt tokens hit ({100 * tally.hit_rate:.3f} %)"
-        )
-    if meter.evicted_tokens is not None:
-        parts.append(f", {meter.evicted_tokens:,} evicted")
-    if meter.restarts:
-        parts.append(f", restarts: {meter.restarts:,}")
-    if meter.missed_readings:
-        parts.append(f", failed readings: {meter.missed_readings:,}")
-    return "".join(parts)
+    hit = "no prompt tokens"
+    if tally.hit_rate is not None:
+        hit = f"{tally.hit_tokens:,} of {tally.queried_tokens:,} prompt tokens hit ({100 * tally.hit_rate:.3f} %)"
+    counts = (("evicted tokens", meter.evicted_tokens), ("restarts", meter.restarts))
+    more = [f"{name}: {count:,}" for name, count in (*counts, ("failed readings", meter.missed_readings)) if count]
+    return "\n".join(filter(None, (f"{meter.intervals:,} intervals in {meter.seconds:.1f} s: {hit}", ", ".join(more))))
 
 
 def _view(title: list[str], best: "Tally | None", as_json: bool) -> "_Json | _Lines | _Live":
