@@ -91,7 +91,8 @@ def partial_file(folder: Path, wanted: Sweep) -> Path:
     hashed = blake2b(mapped.digest(wanted.trace).encode(), digest_size=8)
     hashed.update(f"{__version__} {wanted.first_steady} {wanted.engine_cap}".encode())
     for name in sorted({choice.policy for choice in wanted.choices}):
-        hashed.update(Path(kernels.policy_named(name).__file__).read_bytes())
+        for source in kernels.sources(kernels.policy_named(name)):
+            hashed.update(Path(source).read_bytes())
     return folder / f"sweep-{hashed.hexdigest()}.partial.jsonl"
 
 

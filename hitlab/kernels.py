@@ -68,7 +68,12 @@ def announced(announce: Callable[[], None]) -> Iterator[None]:
 @cache
 def folder(policy: replay.Policy) -> Path | None:
     """Where this policy's kernel is kept; None if nothing can be kept."""
-    return _folder(policy.NAME.lower(), policy.__file__, str(replay.__file__), str(queues.__file__))
+    return _folder(policy.NAME.lower(), *sources(policy))
+
+
+def sources(policy: replay.Policy) -> tuple[str, ...]:
+    """The files whose code is in the policy's kernel."""
+    return policy.__file__, str(replay.__file__), str(queues.__file__)
 
 
 def _folder(name: str, *sources: str) -> Path | None:

@@ -2,13 +2,16 @@
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from reference_policies import hit_tokens
 
 from hitlab import kernels, replay
 from hitlab.trace import Trace
+from hitlab.traces import read_trace
 
 libcachesim = pytest.importorskip("libcachesim", reason="libcachesim is not installed: pip install libcachesim")
 
@@ -201,3 +204,15 @@ def test_their_s3fifo_borrows_room_promotes_at_two_and_truncates(capacity: int, 
     libcachesims = theirs("S3FIFO", blocks, capacity)
     assert ours("s3fifo", blocks, capacity) != libcachesims
     assert referenced(S3FifoOfLibcachesim(capacity), blocks) == libcachesims
+
+
+def test_their_s3fifo_with_prefix_hits_has_the_rate_published_for_it(shared: Path) -> None:
+    trace = read_trace(shared / "traces" / "conversation_trace.jsonl")
+    blocks, starts = trace.blocks.tolist(), trace.starts.tolist()
+    requests = [
+        (tokens, blocks[first:end])
+        for tokens, first, end in zip(trace.prompt_tokens.tolist(), starts, starts[1:], strict=False)
+    ]
+    hits = hit_tokens(requests, trace.block_tokens, S3FifoOfLibcachesim(11_275))
+    steady = replay.first_warm(trace.requests, 0.5)
+    assert sum(hits[steady:]) / trace.prompt_tokens[steady:].sum() == pytest.approx(0.2093, abs=6e-5)

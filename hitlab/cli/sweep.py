@@ -119,7 +119,7 @@ def command(
     if plot and points:
         from hitlab.plot import draw
 
-        rate = f"steady_{weight}_hit_rate"
+        rate = f"{'steady' if wanted.first_steady else 'cold'}_{weight}_hit_rate"
         draw(points, plot, title=_title(wanted, trace), rate=rate, block_bytes=block_bytes)
     if stopped:
         raise stopped
