@@ -328,6 +328,7 @@ def test_only_whole_lines_added_later_are_counted(tmp_path: Path) -> None:
     log.write_text(batch_line(9, 9) + "\n")
     counters = LogCounters(SGLANG, log)
     first = scrape(counters)
+    assert first.pairs[counters.source] == NOTHING
     with log.open("a") as file:
         file.write(batch_line(60, 40) + "\n" + batch_line(1, 2)[:-4])
     second = scrape(counters)
