@@ -4,7 +4,7 @@ Measured on 0.5.23 and 0.5.5 (docs/engine-notes.md).
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hitlab.cache import CacheModel, Ranks
@@ -52,6 +52,25 @@ def read_completion(reply: Reply) -> Completion:
         output=tuple(output) if output else None,
         stopped=(meta.get("finish_reason") or {}).get("type") == "stop",
     )
+
+
+def completions(prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
+    """A list of lists of ids."""
+    sampling = {"max_new_tokens": 1, "temperature": 0}
+    return HttpRequest(
+        "POST", "/generate", {"input_ids": [prompt.tokens for prompt in prompts], "sampling_params": sampling}
+    )
+
+
+def read_completions(reply: Reply) -> Completion:
+    """One document a prompt, each with its own counts."""
+    metas = [document.get("meta_info") or {} for document in reply.json() or []]
+
+    def added(name: str) -> int | None:
+        counts: list[Any] = [meta.get(name) for meta in metas]
+        return None if None in counts or not counts else sum(counts)
+
+    return Completion(added("prompt_tokens"), added("cached_tokens"))
 
 
 def reset() -> HttpRequest:

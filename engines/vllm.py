@@ -4,7 +4,7 @@ Measured on 0.32.0 (docs/engine-notes.md); names of older versions from public r
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hitlab.cache import CacheModel, Ranks
@@ -49,6 +49,18 @@ def read_completion(reply: Reply) -> Completion:
         output=tuple(choice["token_ids"]) if choice.get("token_ids") else None,
         stopped=choice.get("finish_reason") == "stop",
     )
+
+
+def completions(prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
+    """A list of lists of ids."""
+    body = {"model": model, "prompt": [prompt.tokens for prompt in prompts], "max_tokens": 1, "temperature": 0}
+    return HttpRequest("POST", "/v1/completions", body)
+
+
+def read_completions(reply: Reply) -> Completion:
+    """`cached_tokens` is the last prompt's alone, so the sum is not known."""
+    usage = (reply.json() or {}).get("usage") or {}
+    return Completion(prompt_tokens=usage.get("prompt_tokens"), cached_tokens=None)
 
 
 def reset() -> HttpRequest:

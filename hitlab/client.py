@@ -137,15 +137,24 @@ class EngineClient:
     async def complete(self, prompt: Prompt, max_tokens: int = 1) -> Answer:
         """Send one prompt. Raises RequestRefusedError with the engine's own words."""
         request = self.engine.completion(prompt, self.model, max_tokens)
+        reply, latency_s = await self._timed(request, f"a prompt of {len(prompt.tokens):,} tokens")
+        return Answer(self.engine.read_completion(reply), latency_s)
+
+    async def complete_together(self, prompts: Sequence[Prompt]) -> Answer:
+        """Send several unsalted prompts in one POST. Raises RequestRefusedError with the engine's own words."""
+        request = self.engine.completions(prompts, self.model)
+        reply, latency_s = await self._timed(request, f"a POST of {len(prompts):,} prompts")
+        return Answer(self.engine.read_completions(reply), latency_s)
+
+    async def _timed(self, request: HttpRequest, what: str) -> tuple[Reply, float]:
         started = time.perf_counter()
         reply = await self.call(request)
         latency_s = time.perf_counter() - started
         if reply.status != 200:
             raise RequestRefusedError(
-                f"a prompt of {len(prompt.tokens):,} tokens got {reply.status}: {reply.says}",
-                where=f"{self.base_url}{request.path}",
+                f"{what} got {reply.status}: {reply.says}", where=f"{self.base_url}{request.path}"
             )
-        return Answer(self.engine.read_completion(reply), latency_s)
+        return reply, latency_s
 
     async def reset(self) -> ResetOutcome:
         """Empty the cache, waiting while the server is busy. Raises ResetRefusedError."""

@@ -3,7 +3,7 @@
 An engine's file builds requests and reads replies; only client.py sends them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -169,6 +169,14 @@ class Engine(Protocol):
 
     def read_completion(self, reply: Reply) -> Completion:
         """Read a successful reply."""
+        ...
+
+    def completions(self, prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
+        """One request for one token after each of several unsalted prompts."""
+        ...
+
+    def read_completions(self, reply: Reply) -> Completion:
+        """Read a successful reply to several prompts: their tokens added up."""
         ...
 
     def reset(self) -> HttpRequest:

@@ -66,7 +66,8 @@ def _draw(figure: Any, result: LabResult) -> None:
         largest = max(largest, _draw_errors(lower, number, each, result, names, shift))
     if inset:
         _show_closer(upper, inset, found, closer)
-    upper.set_ylim(bottom=-0.02)
+    highest = upper.get_ylim()[1]
+    upper.set_ylim(-0.03 * highest, 1.02 * highest)
     upper.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
     upper.set_ylabel("share of possible hits" if result.share_of_possible else "hit rate (of prompt tokens)")
     upper.grid(alpha=0.25)

@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from hashlib import sha256
+from itertools import islice
 from typing import Protocol
 
 from hitlab import __version__
@@ -194,7 +195,10 @@ class Run:
                 await self._next(prompts, seen, watch)
                 if self._just_reset and position == 0:
                     await self._check_cold(name, before)
-            if batch.concurrency == 1:
+            if batch.prompts_per_post > 1:
+                while await self._next_post(list(islice(prompts, batch.prompts_per_post)), seen, watch):
+                    pass
+            elif batch.concurrency == 1:
                 while await self._next(prompts, seen, watch):
                     pass
             else:
@@ -225,19 +229,32 @@ class Run:
             output = completion.output or (_UNKNOWN_TOKEN,) * seen.output_tokens
             predicted = serve(self._model, prompt, output, seen.output_tokens, completion.stopped).hit_tokens
             self._workload.learn(prompt, completion.output)
-        seen.add(prompt, answer, predicted)
+        seen.add([prompt], answer, predicted)
         watch.answered(len(prompt.tokens), answer.completion.cached_tokens)
+        return True
+
+    async def _next_post(self, prompts: list[Prompt], seen: "_Seen", watch: Watch) -> bool:
+        """Send these prompts in one POST, if there are any; the model serves them one after another."""
+        if not prompts:
+            return False
+        predicted = [serve(self._model, prompt).hit_tokens for prompt in prompts]
+        answer = await self._client.complete_together(prompts)
+        self._require_length(sum(len(prompt.tokens) for prompt in prompts), answer.completion.prompt_tokens)
+        seen.add(prompts, answer, sum(predicted))
+        watch.answered(sum(len(prompt.tokens) for prompt in prompts), answer.completion.cached_tokens)
         return True
 
     async def _request(self, prompt: Prompt, output_tokens: int = 1) -> Answer:
         answer = await self._client.complete(prompt, output_tokens)
-        sent, counted = len(prompt.tokens), answer.completion.prompt_tokens
+        self._require_length(len(prompt.tokens), answer.completion.prompt_tokens)
+        return answer
+
+    def _require_length(self, sent: int, counted: int | None) -> None:
         self._sent_tokens += sent
         self._made.add("prompt lengths kept")
         if counted is not None and counted != sent:
             self._fail("prompt lengths kept", f"the server changed the prompt: {sent:,} ids sent, {counted:,} counted")
             raise _StoppedError
-        return answer
 
     async def _check_cold(self, name: str, before: Counters) -> None:
         """The first request after a reset finds nothing, here or in a tier behind the cache."""
@@ -360,12 +377,14 @@ class _Seen:
         self.digest = sha256()
         self.first_difference = ""
 
-    def add(self, prompt: Prompt, answer: Answer, predicted: int) -> None:
-        self.requests += 1
-        self.prompt_tokens += len(prompt.tokens)
+    def add(self, prompts: Sequence[Prompt], answer: Answer, predicted: int) -> None:
+        """Add what was answered to one POST."""
+        self.requests += len(prompts)
+        self.prompt_tokens += sum(len(prompt.tokens) for prompt in prompts)
         self.predicted_tokens += predicted
         self.latencies_s.append(answer.latency_s)
-        self.digest.update(array("q", prompt.tokens).tobytes() + (prompt.salt or "").encode())
+        for prompt in prompts:
+            self.digest.update(array("q", prompt.tokens).tobytes() + (prompt.salt or "").encode())
         cached = answer.completion.cached_tokens
         self.cached_tokens = None if cached is None or self.cached_tokens is None else self.cached_tokens + cached
         if cached is not None and cached != predicted and not self.first_difference:

@@ -56,6 +56,7 @@ class Experiment:
     cold_by: str = "reset"  # or "fresh-prefix"
     workload: str = "shared-prefix"
     output_tokens: int = 1  # of each measured request
+    prompts_per_post: int = 1  # once a phase's first requests have completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,7 @@ class Batch:
     alone: int  # so many are sent one after the other before the rest may overlap
     concurrency: int
     output_tokens: int = 1
+    prompts_per_post: int = 1
 
 
 def build(
@@ -91,7 +93,15 @@ def build(
             plain = workload.prompts(requests)
             altered = map(step.alter, plain, workload.draws(requests, fixed))
             alone = min(requests, experiment.shape.groups * ranks) if step.first_alone else 0
-            yield Batch(step.phase, altered, requests, alone, experiment.concurrency, experiment.output_tokens)
+            yield Batch(
+                step.phase,
+                altered,
+                requests,
+                alone,
+                experiment.concurrency,
+                experiment.output_tokens,
+                experiment.prompts_per_post,
+            )
 
 
 def auto_flood_requests(capacity_tokens: int, ranks: int, experiment: Experiment) -> int:

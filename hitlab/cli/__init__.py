@@ -20,6 +20,7 @@ COMMANDS = (
     "measure",
     "watch",
     "log",
+    "lab",
     "results",
     "serve",
     "preflight",

@@ -262,15 +262,16 @@ def _print(result: "LabResult") -> None:
         points = [point for trial in part.trials for point in trial.points]
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title + pool, title_justify="left", title_style="")
         named = [any(point.series for point in points), any(point.remark for point in points)]
+        if named[0]:
+            table.add_column("")
         table.add_column(result.axis_name, justify="right")
-        for wanted, heading in zip(named, ("", "remark"), strict=True):
-            if wanted:
-                table.add_column(heading)
+        if named[1]:
+            table.add_column("remark")
         for heading in ("predicted", "measured", "hit tokens", "of", "error"):
             table.add_column(heading, justify="right", no_wrap=True)
         for point in points:
-            words = [word for wanted, word in zip(named, (point.series, point.remark), strict=True) if wanted]
-            table.add_row(_x(point), *words, *_figures(point, result.share_of_possible))
+            series, remark = ([word] if wanted else [] for wanted, word in zip(named, _words(point), strict=True))
+            table.add_row(*series, _x(point), *remark, *_figures(point, result.share_of_possible))
         console.print(table)
     for trial in result.trials:
         for check in trial.failed_checks:
@@ -278,6 +279,10 @@ def _print(result: "LabResult") -> None:
     any_emulated = any(part.engine.source == "emulated" for part in result.parts)
     console.print(f"{'EMULATED ' if any_emulated else ''}{result.lab}: {result.verdict}")
     console.print(f"the picture: {result.picture}")
+
+
+def _words(point: "LabPoint") -> tuple[str, str]:
+    return point.series, point.remark
 
 
 def _x(point: "LabPoint") -> str:

@@ -18,7 +18,9 @@ PerGroup = Annotated[
 Workload = Annotated[
     str,
     typer.Option(
-        "--workload", "-w", help="The prompts: shared-prefix, prefix-repetition, generated-shared-prefix, multi-turn."
+        "--workload",
+        "-w",
+        help="The prompts: shared-prefix, tenants, prefix-repetition, generated-shared-prefix or multi-turn.",
     ),
 ]
 OutputLen = Annotated[int, typer.Option("--output-len", help="Tokens to generate after each prompt.")]
