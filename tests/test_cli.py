@@ -57,7 +57,7 @@ def test_check_agrees_with_every_page_value(hitlab: Hitlab) -> None:
     [
         (["predict", "--prefix-len", "x"], "'x' is not a valid"),
         (["predict", "--requests", "0"], "--requests is 0; give 1 or more"),
-        (["predict", "--break-mode", "salty"], "choose from capacity, none, salt, token"),
+        (["predict", "--break-mode", "salty"], "choose from burst, capacity, none, salt, token"),
         (["predict", "--engine", "tgi"], "choose from sglang, vllm"),
         (["predict", "--break-mode", "token", "--break-at", "1000"], "outside the prefix"),
         (["predictt"], "No such command 'predictt'"),
