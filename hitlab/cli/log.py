@@ -83,8 +83,9 @@ def _print(dialect: "Engine", reading: "LogReading") -> None:
     from hitlab.loglines import in_words
 
     console = opt.console()
+    lines = "line" if len(reading.entries) == 1 else "lines"
     span = f", {in_words(reading.moments[0])} to {in_words(reading.moments[1])}" if reading.moments else ""
-    console.print(f"{dialect.TITLE} log: {len(reading.entries):,} lines{span}")
+    console.print(f"{dialect.TITLE} log: {len(reading.entries):,} {lines}{span}")
     if dialect.LOG_LACKS:
         console.print(f"{dialect.LOG_LACKS}: a change shows late and smeared")
         headings = ["rank", "lines", "last", "lowest", "highest"]
