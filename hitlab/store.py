@@ -92,12 +92,17 @@ def _read(path: Path, kind: type[_Kept], newest: int) -> _Kept:
 
 def kept(folder: Path) -> list[Path]:
     """The result files of a folder and those below it, the oldest run first. Raises InputError without a folder."""
-    return [path for path in _files(folder) if _LAB not in path.name]
+    return [path for path in _files(folder) if not is_lab(path)]
 
 
 def kept_labs(folder: Path) -> list[Path]:
     """The files of labs, in the same way."""
-    return [path for path in _files(folder) if _LAB in path.name]
+    return [path for path in _files(folder) if is_lab(path)]
+
+
+def is_lab(path: Path) -> bool:
+    """Whether a file's name is that of a lab's."""
+    return _LAB in path.name
 
 
 def _files(folder: Path) -> list[Path]:

@@ -22,6 +22,7 @@ COMMANDS = (
     "log",
     "lab",
     "results",
+    "report",
     "serve",
     "preflight",
     "record",

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from hitlab.session import Asked
 
 app = typer.Typer(
-    no_args_is_help=True, help="Experiments that ask one question each: predict, run, look at the picture."
+    no_args_is_help=True,
+    help="Experiments that ask one question each: predict, run, look at the picture.\n\nExample: hitlab lab list",
 )
 
 Name = Annotated[str, typer.Argument(help="A lab; `lab list` lists them.")]

@@ -16,7 +16,10 @@ app = typer.Typer(help="Look at a trace.", no_args_is_help=True)
 
 @app.callback()
 def _trace() -> None:
-    """Look at a trace."""
+    """Look at a trace.
+
+    Example: hitlab trace info conversation_trace.jsonl
+    """
 
 
 @app.command("info")

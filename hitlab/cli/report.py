@@ -1,0 +1,32 @@
+"""`hitlab report`: kept results as one HTML file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    results: Annotated[list[Path], typer.Argument(help="Folders that measure and lab wrote, or single files of them.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file; one that is there goes.")] = Path(
+        "report.html"
+    ),
+    title: Annotated[str, typer.Option("--title", help="What the page is called.")] = "Prefix-cache hit rates",
+) -> None:
+    """Write kept results as one self-contained HTML page: asked, predicted, measured, checked, repeatable.
+
+    Example: hitlab report results/ -o report.html
+    """
+    from hitlab import report, store
+    from hitlab.errors import InputError
+
+    left_out: list[str] = []
+    runs, labs = report.read(results, left_out)
+    for line in left_out:
+        print(f"note: left out: {line}", file=sys.stderr)
+    if not (runs or labs):
+        where = ", ".join(map(str, results))
+        raise InputError("no results", where=where, todo="measure something first, or name another folder")
+    store.replace(out, report.html(runs, labs, title).encode())
+    print(f"report: {out}, {len(runs):,} runs and {len(labs):,} labs")
