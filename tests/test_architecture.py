@@ -16,62 +16,21 @@ from hitlab.cli import COMMANDS
 
 # Each layer may import those before it. Pure modules know no clock, no files, no network, no terminal.
 LAYERS = [
-    {"errors", "types"},
-    {
-        *(
-            "cache",
-            "compare",
-            "curve",
-            "dialect",
-            "difference",
-            "emulation",
-            "exposition",
-            "formats",
-            "inspection",
-            "intervals",
-            "kvsize",
-            "lab",
-            "labresult",
-            "loglines",
-            "page",
-        ),
-        *(
-            "plan",
-            "predict",
-            "prompts",
-            "queues",
-            "recipe",
-            "recording",
-            "replay",
-            "reproduce",
-            "result",
-            "scheduler",
-            "scrape",
-        ),
-        *("sequences", "sweep", "trace"),
-    },
-    {
-        *(
-            "cachedir",
-            "client",
-            "emulate",
-            "environments",
-            "families",
-            "grid",
-            "guard",
-            "kernels",
-            "labplot",
-            "labrun",
-            "launch",
-            "logfiles",
-            "logs",
-            "mapped",
-            "measure",
-            "plot",
-        ),
-        *("preflight", "processes", "record", "report", "session", "settle", "store", "traces", "vocabulary", "watching"),
-    },
-    {"cli"},
+    set(names.split())
+    for names in (
+        "errors types",
+        """
+        cache compare curve dialect difference emulation exposition formats inspection intervals kvsize lab
+        labresult loglines page plan predict prompts queues recipe recording replay reproduce result
+        scheduler scrape sequences sweep trace
+        """,
+        """
+        cachedir client emulate environments families grid guard kernels labplot labrun launch logfiles logs
+        mapped measure plot preflight processes record report session settle store traces vocabulary
+        watching
+        """,
+        "cli",
+    )
 ]
 IMPURE = {"httpx", "rich", "typer", "time", "os", "pathlib", "socket", "subprocess", "asyncio", "starlette", "uvicorn"}
 

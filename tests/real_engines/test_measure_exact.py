@@ -30,7 +30,7 @@ SERVERS = [
     pytest.param(("sglang", 16), id="sglang-16", marks=pytest.mark.slow),
 ]
 BREAK_INDEXES = [0, 3, 16, 31, 32, 400, 992, 999]
-RUNS = [
+RUNS: list[list[object]] = [
     ["--break-mode", "capacity", "--flood-requests", "auto"],
     ["--break-mode", "salt"],
     ["--break-mode", "salt", "--break-fixed"],
