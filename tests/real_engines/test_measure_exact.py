@@ -30,7 +30,7 @@ SERVERS = [
     pytest.param(("sglang", 16), id="sglang-16", marks=pytest.mark.slow),
 ]
 BREAK_INDEXES = [0, 3, 16, 31, 32, 400, 992, 999]
-RUNS: list[list[str | int]] = [
+RUNS: list[list[Any]] = [
     ["--break-mode", "capacity", "--flood-requests", "auto"],
     ["--break-mode", "salt"],
     ["--break-mode", "salt", "--break-fixed"],
@@ -79,7 +79,7 @@ def assert_exact(hitlab: Hitlab, engine: str, base_url: str, folder: Path, *argu
         for at, run in enumerate(RUNS)
     ],
 )
-def test_every_phase_is_exact(hitlab: Hitlab, target: tuple[str, str], tmp_path: Path, arguments: list[str | int]) -> None:
+def test_every_phase_is_exact(hitlab: Hitlab, target: tuple[str, str], tmp_path: Path, arguments: list[Any]) -> None:
     found = assert_exact(hitlab, *target, tmp_path, *arguments)
     if "capacity" in arguments:
         assert found["verdict"] == "evicted"
