@@ -41,11 +41,11 @@ def _written(result: LabResult, form: str) -> bytes:
 
     # A fixed salt makes the same result the same file.
     with mpl.rc_context({**STYLE, "svg.hashsalt": result.lab}):
-        figure = Figure(figsize=(7.6, 5.0), layout="constrained")
+        figure = Figure(figsize=(6.8, 5.0), layout="constrained")
         _draw(figure, result)
         file = BytesIO()
         metadata = {"Date": None, "Creator": None} if form == "svg" else {}
-        figure.savefig(file, format=form, dpi=130, metadata=metadata)
+        figure.savefig(file, format=form, dpi=140, metadata=metadata, transparent=form == "svg")
         return file.getvalue()
 
 
@@ -56,7 +56,7 @@ def _draw(figure: Any, result: LabResult) -> None:
     found = list(_series(result))
     names = list(dict.fromkeys(x for each in found for x in _all_x(each) if isinstance(x, str)))
     closer = max((part.closer for part in result.parts if part.closer), default=None)
-    inset = upper.inset_axes([0.56, 0.09, 0.43, 0.4]) if closer else None
+    inset = upper.inset_axes([0.57, 0.09, 0.42, 0.38]) if closer else None
     largest = 0.0
     for number, each in enumerate(found):
         # A shift tells apart what would lie on top of each other where x is only a name.

@@ -114,8 +114,17 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
         worst = max(off, key=lambda point: abs(point.error_tokens) / point.queried_tokens)
         return (
             f"{len(off):,} of {len(points):,} points differ from the model, the worst by {worst.error_tokens:+,} of "
-            f"{worst.queried_tokens:,} tokens at {worst.x}"
+            f"{worst.queried_tokens:,} tokens at {named(worst.x)}"
         )
+
+
+def named(x: float | str) -> str:
+    """A place on the axis, in a line of text.
+
+    >>> named(4.0), named("next pass,\\nno reset")
+    ('4', 'next pass, no reset')
+    """
+    return x.replace("\n", " ") if isinstance(x, str) else f"{x:,.6g}"
 
 
 def rate(point: LabPoint, hit_tokens: int, share_of_possible: bool) -> float | None:

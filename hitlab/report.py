@@ -12,7 +12,7 @@ from typing import Any
 
 from hitlab import __version__, labplot, store
 from hitlab.errors import InputError
-from hitlab.labresult import LabResult, rate
+from hitlab.labresult import LabResult, named, rate
 from hitlab.reproduce import measure_command
 from hitlab.result import PhaseResult, Result
 
@@ -142,7 +142,7 @@ def _points(lab: LabResult) -> Iterator[dict[str, Any]]:
         for trial in part.trials:
             for point in trial.points:
                 yield {
-                    "x": point.x.replace("\n", " ") if isinstance(point.x, str) else f"{point.x:,g}",
+                    "x": named(point.x),
                     "block_tokens": part.engine.block_tokens,
                     "remark": ", ".join(filter(None, (point.series, point.remark))),
                     "predicted": rate(point, point.model_hit_tokens, lab.share_of_possible),

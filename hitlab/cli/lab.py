@@ -251,6 +251,8 @@ def _print(result: "LabResult") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
+    from hitlab.labresult import named
+
     console = opt.console()
     console.print(f"{result.title}\n{result.question}")
     for part in result.parts:
@@ -262,17 +264,17 @@ def _print(result: "LabResult") -> None:
         )
         points = [point for trial in part.trials for point in trial.points]
         table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title + pool, title_justify="left", title_style="")
-        named = [any(point.series for point in points), any(point.remark for point in points)]
-        if named[0]:
+        shown = [any(point.series for point in points), any(point.remark for point in points)]
+        if shown[0]:
             table.add_column("")
         table.add_column(result.axis_name, justify="right")
-        if named[1]:
+        if shown[1]:
             table.add_column("remark")
         for heading in ("predicted", "measured", "hit tokens", "of", "error"):
             table.add_column(heading, justify="right", no_wrap=True)
         for point in points:
-            series, remark = ([word] if wanted else [] for wanted, word in zip(named, _words(point), strict=True))
-            table.add_row(*series, _x(point), *remark, *_figures(point, result.share_of_possible))
+            series, remark = ([word] if wanted else [] for wanted, word in zip(shown, _words(point), strict=True))
+            table.add_row(*series, named(point.x), *remark, *_figures(point, result.share_of_possible))
         console.print(table)
     for trial in result.trials:
         for check in trial.failed_checks:
@@ -284,10 +286,6 @@ def _print(result: "LabResult") -> None:
 
 def _words(point: "LabPoint") -> tuple[str, str]:
     return point.series, point.remark
-
-
-def _x(point: "LabPoint") -> str:
-    return point.x.replace("\n", " ") if isinstance(point.x, str) else f"{point.x:,g}"
 
 
 def _figures(point: "LabPoint", share_of_possible: bool) -> list[str]:
