@@ -79,15 +79,15 @@ def _draw(figure: Any, result: LabResult) -> None:
     lower.grid(alpha=0.25)
     lower.set_xlabel(f"{result.axis_name} ({result.axis_unit})" if result.axis_unit else result.axis_name)
     if names:
-        lower.set_xticks(range(len(names)), names, parse_math=False)
+        lower.set_xticks(range(len(names)), names)
         lower.set_xlim(-0.4, len(names) - 0.6)
     elif result.axis_log:
         values = sorted({x for each in found for x in _all_x(each)})
         lower.set_xscale("log", base=2)
         lower.set_xticks(values, [f"{x:,g}" for x in values])
         lower.xaxis.set_minor_formatter(NullFormatter())
-    figure.suptitle(result.title, x=0.01, ha="left", fontsize=12, fontweight="bold", parse_math=False)
-    upper.set_title("\n".join(_servers(result)), loc="left", fontsize=9, parse_math=False)
+    figure.suptitle(result.title, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    upper.set_title("\n".join(_servers(result)), loc="left", fontsize=9)
 
 
 def _show_closer(upper: Any, inset: Any, found: list[_Series], closer: Any) -> None:

@@ -11,7 +11,13 @@ from hitlab.sweep import RATES, Point
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (6, 1, 1, 1, 1, 1)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-STYLE: Any = {"font.size": 10, "svg.fonttype": "none", "axes.spines.top": False, "axes.spines.right": False}
+STYLE: Any = {
+    "font.size": 10,
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a trace or server whose name has a $ in it
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 _LABEL_GAP = 0.042  # of the axis' height
 
 
