@@ -140,6 +140,55 @@ def test_s3fifo_promotes_what_was_used_again_and_remembers_what_was_not() -> Non
     assert hits([(10, [block]) for block in (1, 2, 1, 3, 1)], "s3fifo", 10) == [0, 0, 0, 0, 10]  # by the ghost
 
 
+def test_arc_takes_from_t1_at_its_target_when_the_hit_is_in_b2() -> None:
+    # At the second 3, remembered by B2, T1 holds 4 and has a target of 1: 4 goes, so that 5 is still in T2.
+    requests = [(10, [block]) for block in (3, 5, 1, 3, 4, 5, 1, 3, 5)]
+    assert hits(requests, "arc", 3) == [0, 0, 0, 10, 0, 0, 0, 0, 10]
+
+
+def test_2q_keeps_what_comes_back_after_it_was_evicted() -> None:
+    # a1in has 1 block of 4 as its own, a1out remembers 2: 1 comes back to am, and outlives a scan.
+    requests = [(10, [block]) for block in (1, 2, 3, 4, 5, 1, 6, 7, 8, 9, 1)]
+    assert hits(requests, "2q", 4) == [0] * 10 + [10]
+    assert hits(requests, "fifo", 4) == [0] * 11
+
+
+def test_clock_gives_a_second_chance_and_sieve_leaves_it_where_it_is() -> None:
+    # 1 is used; for 4 both evict 2. For 5 CLOCK's hand is behind 2 and takes 3, SIEVE's too; then 6: CLOCK takes 1,
+    # whose bit is gone, SIEVE goes on to 4.
+    requests = [(10, [block]) for block in (1, 2, 3, 1, 4, 5, 6, 1)]
+    assert hits(requests, "clock", 3) == [0, 0, 0, 10, 0, 0, 0, 0]
+    assert hits(requests, "sieve", 3) == [0, 0, 0, 10, 0, 0, 0, 10]
+
+
+def test_lirs_evicts_a_scan_and_not_what_was_used_twice() -> None:
+    requests = [(10, [block]) for block in (1, 2, 1, 2, 3, 4, 5, 6, 1, 2)]
+    assert hits(requests, "lirs", 3) == [0, 0, 10, 10, 0, 0, 0, 0, 10, 10]
+    assert hits(requests, "lru", 3) == [0, 0, 10, 10, 0, 0, 0, 0, 0, 0]
+
+
+def test_belady_keeps_what_is_needed_soonest() -> None:
+    requests = [(10, [block]) for block in (1, 2, 3, 1, 2, 3)]
+    assert hits(requests, "belady", 2) == [0, 0, 0, 10, 0, 10]
+    assert hits(requests, "lru", 2) == [0] * 6
+
+
+def test_vllm_evicts_a_prompt_from_its_tail_and_never_hits_a_last_token() -> None:
+    one, other = (40, [1, 2, 3, 4]), (10, [9])
+    assert hits([one, one], "vllm", 8) == [0, 30]
+    assert hits([one, other, one], "vllm", 4) == [0, 0, 30]  # 9 took the block of 4, which was free first
+    assert hits([one, other, one], "lru", 4) == [0, 0, 0]  # 9 took the block of 1
+    assert hits([(50, [1, 2, 3, 4, 5])] * 2, "vllm", 4) == [0, 0]  # longer than the cache: not served
+
+
+def test_sglang_evicts_a_leaf_whole() -> None:
+    # 9 needs 1 block and asks for 2: 1 is free of 5, so the leaf of 1 to 4 goes, all of it.
+    one, other = (40, [1, 2, 3, 4]), (10, [9])
+    assert hits([one, other, one], "sglang", 5) == [0, 0, 0]
+    assert hits([one, other, one], "sglang", 6) == [0, 0, 30]
+    assert hits([one, other, one], "vllm", 5) == [0, 0, 30]
+
+
 def test_a_partial_last_block_counts_the_request_s_tokens_only() -> None:
     assert hits([(29, [1, 2, 3])] * 2, "lru", 9) == [0, 29]
     assert hits([(29, [1, 2])] * 2, "lru", 9) == [0, 20]  # only full blocks listed

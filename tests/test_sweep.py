@@ -123,6 +123,18 @@ def test_every_point_of_every_policy_is_what_its_replay_says(
         assert each["final_blocks"] == one.final_blocks
 
 
+def test_the_engine_s_cap_counts_in_every_point(hitlab: Hitlab, here: Path) -> None:
+    row = {"input_length": 600, "hash_ids": [1, 2]}
+    Path("twice").write_text(2 * (json.dumps(row) + "\n"))
+    command = ("sweep", "twice", "--policy", "lru,clock,unbounded,vllm", "--capacity", "40", "--json")
+    for options, hit_tokens in (((), 600), (("--engine-cap",), 512)):
+        points = points_of(hitlab(*command, *options).out)
+        assert {name: each["cold_hit_tokens"] for (name, _), each in points.items()} == {
+            **dict.fromkeys(("lru", "clock", "unbounded"), hit_tokens),
+            "vllm": 512,
+        }
+
+
 def test_rates_by_hand() -> None:
     trace = Trace.of([(8, [1, 2]), (8, [1, 2]), (4, [1]), (0, [])], 4)
     result = replay.replay(trace, kernels.policy_named("lru"), 9)
