@@ -18,6 +18,7 @@ import msgspec
 from hitlab import __version__, kernels, mapped, replay, sweep
 from hitlab.curve import Curve
 from hitlab.errors import InputError, UsageError
+from hitlab.replay import Replay
 from hitlab.sweep import Choice, Point
 from hitlab.trace import Trace
 
@@ -162,11 +163,20 @@ def _mapped_point(folder: str, choice: Choice, capacity: int, engine_cap: bool, 
 
 
 def _point(trace: Trace, choice: Choice, capacity: int, engine_cap: bool, first_steady: int) -> Point:
+    return sweep.point(choice, _replay(trace, choice, capacity, engine_cap), first_steady)
+
+
+def _replay(trace: Trace, choice: Choice, capacity: int, engine_cap: bool) -> Replay:
     policy = kernels.policy_named(choice.policy)
-    replayed = replay.replay(
-        trace, policy, capacity, choice.options, kernel=kernels.kernel(policy), engine_cap=engine_cap
-    )
-    return sweep.point(choice, replayed, first_steady)
+    kernel = kernels.kernel(policy)
+    return replay.replay(trace, policy, capacity, choice.options, kernel=kernel, engine_cap=engine_cap)
+
+
+def replays(wanted: Sweep) -> Iterator[tuple[str, Replay]]:
+    """Each point's replay, with its label, in this process and for those who need every request."""
+    for choice in wanted.choices:
+        for capacity in wanted.capacities:
+            yield choice.label, _replay(wanted.trace, choice, capacity, wanted.engine_cap)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ LAYERS = [
         """,
         """
         cachedir client emulate environments families grid guard kernels labplot labrun launch logfiles logs
-        mapped measure plot preflight processes record report session settle store traces vocabulary
+        mapped measure plot preflight processes record report requestfile session settle store traces vocabulary
         watching
         """,
         "cli",

@@ -303,6 +303,24 @@ def test_csv_has_every_field_of_every_point(hitlab: Hitlab, chats: Path, here: P
     assert [{key: str(value) for key, value in each.items()} for each in json.loads(ran.out)["points"]] == rows
 
 
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_each_point_s_requests_add_up_to_it(hitlab: Hitlab, chats: Path, here: Path, ending: str) -> None:
+    file = here / f"requests.{ending}"
+    command = ("sweep", chats, "--policy", "lru,sieve", "--capacity", "60,400", "--json", "--requests-out", file)
+    if ending == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: pip install pyarrow")
+    points = points_of(hitlab(*command).out)
+    if ending == "parquet":
+        rows = parquet.read_table(file).to_pylist()
+    else:
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len(rows) == 4 * 3068
+    sums = dict.fromkeys(points, 0)
+    for row in rows:
+        sums[row["policy"], row["capacity_blocks"]] += row["hit_tokens"]
+    assert sums == {key: each["cold_hit_tokens"] for key, each in points.items()}
+
+
 def test_auto_goes_to_where_lru_hits_all_that_can_be_hit(hitlab: Hitlab, chats: Path, here: Path) -> None:
     points = points_of(hitlab("sweep", chats, "--policy", "lru,unbounded", "--json").out)
     sizes = sorted({capacity for _, capacity in points})

@@ -8,7 +8,7 @@ import typer
 
 from hitlab.cli import options as opt
 from hitlab.cli import trace_options as given
-from hitlab.errors import InputError, UsageError
+from hitlab.errors import UsageError
 
 if TYPE_CHECKING:
     from hitlab.replay import Replay
@@ -53,7 +53,7 @@ def command(
 
     Example: hitlab replay conversation_trace.jsonl --policy s3fifo --capacity 4096
     """
-    from hitlab import kernels, replay, traces
+    from hitlab import kernels, replay, requestfile, traces
     from hitlab.cli.progress import progress
     from hitlab.sweep import Choice
 
@@ -64,8 +64,8 @@ def command(
     replay.check(chosen, capacity, options)  # before a long file is read
     if not 0 <= warmup < 1:
         raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
-    if requests_out and requests_out.suffix not in WRITERS:
-        raise UsageError(f"{requests_out} ends in neither", todo=f"name a file that ends in {' or '.join(WRITERS)}")
+    if requests_out:
+        requestfile.check(requests_out)
     with progress(f"reading {trace.name}") as on_progress:
         requests = traces.read_trace(
             trace, block_size, format_name=form, skip_malformed=skip_malformed, on_progress=on_progress
@@ -87,10 +87,8 @@ def command(
         )
     first_steady = replay.first_warm(requests.requests, warmup)
     if requests_out:
-        try:
-            WRITERS[requests_out.suffix](result, requests_out)
-        except OSError as error:
-            raise InputError(f"requests can't be written: {error.strerror}", where=str(requests_out)) from None
+        with requestfile.opened(requests_out) as write:
+            write(result, {})
     if as_json:
         opt.print_json(_document(result, requests, first_steady, engine_cap, per_request))
     else:
@@ -176,28 +174,3 @@ def _rates(tokens: float | None, requests: float | None) -> str:
     if tokens is None or requests is None:
         return "none: no prompt tokens"
     return f"{tokens:.3%} of tokens, {requests:.3%} as a mean of requests"
-
-
-def _write_jsonl(result: "Replay", path: Path) -> None:
-    """One request a line."""
-    import msgspec
-
-    encode = msgspec.json.Encoder().encode
-    with path.open("wb") as file:
-        pairs = zip(result.hit_tokens.tolist(), result.prompt_tokens.tolist(), strict=True)
-        for hit, prompt in pairs:
-            file.write(encode({"hit_tokens": hit, "prompt_tokens": prompt}) + b"\n")
-
-
-def _write_parquet(result: "Replay", path: Path) -> None:
-    """One request a row."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise UsageError("Parquet needs pyarrow", todo="pip install 'hitlab[parquet]', or name a .jsonl file") from None
-    columns = {"hit_tokens": result.hit_tokens, "prompt_tokens": result.prompt_tokens}
-    parquet.write_table(pyarrow.table(columns), path)
-
-
-WRITERS = {".jsonl": _write_jsonl, ".parquet": _write_parquet}

@@ -52,6 +52,10 @@ def command(
     ] = "token",
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curves: .svg, .png or .pdf.")] = None,
     csv: Annotated[Path | None, typer.Option("--csv", help="Write every point, all four rates.")] = None,
+    requests_out: Annotated[
+        Path | None,
+        typer.Option("--requests-out", help="Write each point's requests, .parquet or .jsonl; replays once more."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", "-j", help="Worker processes (default: all cores, if it is worth it).")
     ] = None,
@@ -71,13 +75,15 @@ def command(
 
     Example: hitlab sweep conversation_trace.jsonl --policy s3fifo,lru --capacity 1000:100000:log30 --plot curves.svg
     """
-    from hitlab import grid, kernels, replay, traces
+    from hitlab import grid, kernels, replay, requestfile, traces
     from hitlab.cli.progress import progress
 
     if weight not in ("token", "request"):
         raise UsageError(f"no weight named {weight!r}", todo="choose token or request")
     if not 0 <= warmup < 1:
         raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
+    if requests_out:
+        requestfile.check(requests_out)
     choices = _choices(policy)
     token_bytes = _token_bytes(bytes_per_token, model, kv_bytes)
     sizes = _sizes(capacity, memory, token_bytes)
@@ -123,6 +129,11 @@ def command(
         draw(points, plot, title=_title(wanted, trace), rate=rate, block_bytes=block_bytes)
     if stopped:
         raise stopped
+    if requests_out:
+        with requestfile.opened(requests_out) as write, progress("requests") as on_progress:
+            for number, (label, replayed) in enumerate(grid.replays(wanted), 1):
+                write(replayed, {"policy": label, "capacity_blocks": replayed.capacity_blocks})
+                on_progress(number, wanted.size)
 
 
 def _announce() -> None:
