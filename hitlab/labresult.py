@@ -28,6 +28,16 @@ class LabPoint(msgspec.Struct, frozen=True, kw_only=True):
         return self.hit_tokens - self.model_hit_tokens
 
 
+class LogSaid(msgspec.Struct, frozen=True, kw_only=True):
+    """What the engine's log said when a step was over: tokens since the trial began, or its window's rate."""
+
+    after: str
+    lines: int
+    queried_tokens: int | None
+    hit_tokens: int | None
+    window_hit_rate: float | None
+
+
 class LabTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a lab: what repeats it, its phases, and the checks that failed."""
 
@@ -38,6 +48,7 @@ class LabTrial(msgspec.Struct, frozen=True, kw_only=True):
     verdict: str
     valid: bool
     agrees: bool
+    log: list[LogSaid] = []
 
 
 class LinePoint(msgspec.Struct, frozen=True, kw_only=True):

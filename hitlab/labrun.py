@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 from hitlab import __version__, session
 from hitlab.client import EngineClient
 from hitlab.errors import InputError
 from hitlab.lab import Lab, Reading, Server, Trial
-from hitlab.labresult import LAB_SCHEMA_VERSION, LabPart, LabPoint, LabResult, LabTrial, LinePoint
+from hitlab.labresult import LAB_SCHEMA_VERSION, LabPart, LabPoint, LabResult, LabTrial, LinePoint, LogSaid
+from hitlab.logfiles import FollowedLog
 from hitlab.measure import Run
 from hitlab.plan import Experiment
 from hitlab.predict import phase_tally, total
@@ -17,12 +19,36 @@ from hitlab.session import Asked, Prepared
 from hitlab.types import Send, Tally
 
 
-class _Unwatched:
-    """A lab's progress is told by trials."""
+class _LogWatch:
+    """Reads the engine's log, where one is named, whenever a step is over; a lab's progress is told by trials."""
 
-    def step(self, name: str, requests: int) -> None: ...
+    def __init__(self, log: FollowedLog | None) -> None:
+        self._log = log
+        self._step = ""
+        self.said: list[LogSaid] = []
+
+    def step(self, name: str, requests: int) -> None:
+        self.over()
+        self._step = name
 
     def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None: ...
+
+    def over(self) -> None:
+        """The step has ended."""
+        if self._log is None or not self._step:
+            return
+        reading = self._log.read()
+        everything = reading.ranks()[-1]
+        tally = everything.tally
+        self.said.append(
+            LogSaid(
+                after=self._step,
+                lines=everything.entries,
+                queried_tokens=None if tally is None else tally.queried_tokens,
+                hit_tokens=None if tally is None else tally.hit_tokens,
+                window_hit_rate=everything.last_window_hit_rate,
+            )
+        )
 
 
 @dataclass(slots=True)
@@ -35,6 +61,7 @@ class LabRun:
     seed: int = 0
     quick: bool = False
     cold_by: str = "reset"
+    log: Path | None = None
     complete: bool = False
     _parts: list[LabPart] = field(default_factory=list)
     _started: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -50,10 +77,12 @@ class LabRun:
             told(number, len(trials))
             # Each trial has prompts of its own, so that a cache that can't be emptied is as cold as one that can.
             experiment = replace(trial.experiment, seed=self.seed + number, cold_by=self.cold_by)
-            result = await self._measure(client, asked, experiment)
+            log = FollowedLog(client.engine, self.log) if self.log else None
+            watch = _LogWatch(log)
+            result = await self._measure(client, asked, experiment, watch)
             if not done:
                 self._parts.append(LabPart(engine=result.engine, trials=done, line=line, closer=closer))
-            done.append(lab_trial(trial.readings, result))
+            done.append(lab_trial(trial.readings, result, watch.said))
         told(len(trials), len(trials))
 
     def trials(self, server: Server) -> list[Trial]:
@@ -83,17 +112,18 @@ class LabRun:
             command=self.command,
         )
 
-    async def _measure(self, client: EngineClient, asked: Asked, experiment: Experiment) -> Result:
+    async def _measure(self, client: EngineClient, asked: Asked, experiment: Experiment, watch: _LogWatch) -> Result:
         runs: list[Run] = []
 
         def on_ready(run: Run, prepared: Prepared) -> None:
             runs.append(run)
 
-        await session.measure(client, asked, experiment, _Unwatched(), on_ready)
+        await session.measure(client, asked, experiment, watch, on_ready)
+        watch.over()
         return runs[0].result()
 
 
-def lab_trial(readings: Iterable[Reading], result: Result) -> LabTrial:
+def lab_trial(readings: Iterable[Reading], result: Result, log: list[LogSaid]) -> LabTrial:
     """A measured run as a lab keeps it."""
     return LabTrial(
         experiment=result.experiment,
@@ -103,6 +133,7 @@ def lab_trial(readings: Iterable[Reading], result: Result) -> LabTrial:
         verdict=result.verdict,
         valid=result.valid,
         agrees=result.agrees,
+        log=log,
     )
 
 

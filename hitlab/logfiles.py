@@ -39,6 +39,43 @@ def _unpacked(file: BufferedReader) -> IO[bytes]:
     return file
 
 
+class FollowedLog:
+    """A log that is being written: the lines added since this was made."""
+
+    def __init__(self, engine: Engine, path: Path) -> None:
+        """Raises InputError without a file."""
+        self._engine, self.path = engine, path
+        self._reading = LogReading()
+        self._begun = b""  # of a line that is not whole yet
+        self.inode, self._offset = self._stat()
+
+    def read(self) -> LogReading:
+        """What they say up to now. A log that was cut or replaced starts over. Raises MetricsError when it is gone."""
+        try:
+            inode, size = self._stat()
+            if inode != self.inode or size < self._offset:
+                self._reading, self._begun, self.inode, self._offset = LogReading(), b"", inode, 0
+            with self.path.open("rb") as file:
+                file.seek(self._offset)
+                added = file.read()
+        except (OSError, InputError):
+            raise MetricsError("the log is gone", where=str(self.path)) from None
+        self._offset += len(added)
+        *whole, self._begun = (self._begun + added).split(b"\n")
+        for line in whole:
+            entry = self._engine.read_log_line(line.decode(errors="replace"))
+            if entry is not None:
+                self._reading.add(entry)
+        return self._reading
+
+    def _stat(self) -> tuple[int, int]:
+        try:
+            stat = self.path.stat()
+        except OSError as error:
+            raise InputError(error.strerror or str(error), where=str(self.path), todo="check --log") from None
+        return stat.st_ino, stat.st_size
+
+
 class LogCounters:
     """A log that is being written, read like counters: tokens of the lines added since this was made."""
 
@@ -46,47 +83,23 @@ class LogCounters:
         """Raises UsageError for an engine whose log does not count tokens, InputError without a file."""
         if engine.LOG_LACKS:
             raise UsageError(f"--log can't stand in for counters: {engine.LOG_LACKS}", todo=engine.NO_METRICS)
-        self._engine, self._path = engine, path
-        self._reading = LogReading()
-        self._begun = b""  # of a line that is not whole yet
-        self._inode, self._offset = self._stat()
+        self._log = FollowedLog(engine, path)
 
     @property
     def source(self) -> str:
         """What a tally was read from, in words."""
-        return f"prefill lines of {self._path}"
+        return f"prefill lines of {self._log.path}"
 
     async def scrape(self) -> Counters:
         """The counters now. A log that was cut or replaced starts over. Raises MetricsError when it is gone."""
-        try:
-            inode, size = self._stat()
-            if inode != self._inode or size < self._offset:
-                self._reading, self._begun, self._inode, self._offset = LogReading(), b"", inode, 0
-            with self._path.open("rb") as file:
-                file.seek(self._offset)
-                added = file.read()
-        except (OSError, InputError):
-            raise MetricsError("the log is gone", where=str(self._path)) from None
-        self._offset += len(added)
-        *whole, self._begun = (self._begun + added).split(b"\n")
-        for line in whole:
-            entry = self._engine.read_log_line(line.decode(errors="replace"))
-            if entry is not None:
-                self._reading.add(entry)
-        tally = self._reading.tally
+        reading = self._log.read()
+        path, tally = self._log.path, reading.tally
         return Counters(
             pairs={self.source: tally},
-            preemptions=self._reading.preemptions,
+            preemptions=reading.preemptions,
             raw={
-                f"{self._path}: tokens looked up": tally.queried_tokens,
-                f"{self._path}: tokens found": tally.hit_tokens,
+                f"{path}: tokens looked up": tally.queried_tokens,
+                f"{path}: tokens found": tally.hit_tokens,
             },
-            births={str(self._path): self._inode},
+            births={str(path): self._log.inode},
         )
-
-    def _stat(self) -> tuple[int, int]:
-        try:
-            stat = self._path.stat()
-        except OSError as error:
-            raise InputError(error.strerror or str(error), where=str(self._path), todo="check --log") from None
-        return stat.st_ino, stat.st_size

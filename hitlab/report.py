@@ -58,7 +58,7 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
-        "number": lambda value: f"{value:,}",
+        "number": lambda value: "none" if value is None else f"{value:,}",
         "signed": lambda value: f"{value:+,}",
         "percent": lambda value: "none" if value is None else f"{100 * value:.4f} %",
         "share": _percent_wide,
@@ -88,6 +88,7 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
                 # The one thing that is not escaped here: matplotlib has escaped its texts.
                 "picture": Markup(_own_ids(labplot.svg(lab), f"lab{number}-")),
                 "points": list(_points(lab)),
+                "log": [said for trial in lab.trials for said in trial.log],
                 "failed_checks": [check for trial in lab.trials for check in trial.failed_checks],
             }
             for number, (file, lab) in enumerate(labs, 1)

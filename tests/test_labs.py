@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from conftest import Hitlab, Ran
 
-from hitlab import families, labplot, labrun, session, store
+from hitlab import emulate, families, labplot, labrun, session, store
 from hitlab.errors import InputError
 from hitlab.lab import Lab, Server
 from hitlab.labresult import LabResult, rate
+from hitlab.logfiles import FollowedLog
 from hitlab.types import Send
 
 NAMES = families.names("labs")
@@ -235,3 +236,40 @@ def test_list_and_show_explain_without_giving_the_answer_first(hitlab: Hitlab) -
     shown = hitlab("lab", "show", "break-staircase").out
     assert shown.index("Predict before you run it") < shown.index("The picture, once you have")
     assert json.loads(hitlab("lab", "show", "tenants", "--json").out)["title"].startswith("Tenants")
+
+
+def test_log_is_read_after_each_step_beside_the_counters(
+    hitlab: Hitlab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that gets one line of 17,000 cached and 4,096 new tokens whenever a step is over."""
+    log = tmp_path / "sglang.log"
+    log.write_text("started\n")
+    line = (
+        "[2026-11-29 21:14:36] Prefill batch, #new-seq: 18, #new-token: 4096, #cached-token: 17000, token usage: 0.01, "
+        "#running-req: 0, #queue-req: 43, \n"
+    )
+    read = FollowedLog.read
+
+    def written_meanwhile(self: FollowedLog) -> Any:
+        with log.open("a") as file:
+            file.write(line)
+        return read(self)
+
+    monkeypatch.setattr(FollowedLog, "read", written_meanwhile)
+    with emulate.start("sglang") as server:
+        target = ("--engine", "sglang", "--base-url", server.base_url, "--out", tmp_path, "--log", log)
+        ran = hitlab("lab", "run", "counters-and-log", *target)
+    assert ran.status == 0
+    (trial,) = kept(tmp_path).trials
+    steps = ["reset", "cold", "warm", "reset", "break", "repeat"]
+    assert [(said.after, said.hit_tokens, said.queried_tokens) for said in trial.log] == [
+        (step, 17_000 * number, 21_096 * number) for number, step in enumerate(steps, 1)
+    ]
+    assert "102,000" in ran.out
+    assert "eyeballing" in ran.out
+
+
+def test_counters_as_they_stand_smear_the_collapse_that_differences_show(run: Hitlab, tmp_path: Path) -> None:
+    assert run("counters-and-log", "vllm").status == 0
+    assert list(hits(kept(tmp_path), "difference of two scrapes").values()) == [62_496, 25_200, 25_600]
+    assert list(hits(kept(tmp_path), "hits / queries since the start").values()) == [62_496, 87_696, 113_296]

@@ -105,6 +105,9 @@ def run(
     timeout: target.Timeout = 120.0,
     fault: target.Fault = None,
     engine_arg: target.EngineArg = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="The engine's log, read after each step and shown beside the counters.")
+    ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for the result and its pictures.")] = Path("results"),
     as_json: opt.Json = False,
 ) -> None:
@@ -125,6 +128,8 @@ def run(
     lab = _lab(name)
     started_here = emulate or cpu
     sizes = _block_sizes(block_size) or (_own_sizes(lab, engine, cpu) if started_here else [None])
+    if log and started_here:
+        raise UsageError("--log is for a server that was started elsewhere", todo="leave it out, or name --base-url")
     if len(sizes) > 1 and not started_here:
         raise UsageError("a running server has one block size", todo="give --block-size one number")
     asked = Asked(None, capacity_blocks, dp, False, opt.token_range(vocab_range), vocab_size)
@@ -155,9 +160,10 @@ def run(
         "--cold-by": None if cold_by == "reset" else cold_by,
         "--vocab-range": vocab_range,
         "--seed": seed or None,
+        "--log": log,
     }
     command = lab_command(name, engine, where, given)
-    _run(LabRun(name, lab, command, seed, quick, cold_by), targets, out, as_json)
+    _run(LabRun(name, lab, command, seed, quick, cold_by, log), targets, out, as_json)
 
 
 def _run(lab_run: "LabRun", targets: list[target.Target], out: Path, as_json: bool) -> None:
@@ -276,12 +282,29 @@ def _print(result: "LabResult") -> None:
             series, remark = ([word] if wanted else [] for wanted, word in zip(shown, _words(point), strict=True))
             table.add_row(*series, named(point.x), *remark, *_figures(point, result.share_of_possible))
         console.print(table)
+    _print_log(result)
     for trial in result.trials:
         for check in trial.failed_checks:
             console.print(f"check failed, {check.name}: {check.detail}")
     any_emulated = any(part.engine.source == "emulated" for part in result.parts)
     console.print(f"{'EMULATED ' if any_emulated else ''}{result.lab}: {result.verdict}")
     console.print(f"the picture: {result.picture}")
+
+
+def _print_log(result: "LabResult") -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    for trial in result.trials:
+        if trial.log:
+            table = Table(box=SIMPLE_HEAD, title="the engine's log, which is for eyeballing", title_justify="left")
+            for heading in ("after", "lines", "hit tokens", "of", "window"):
+                table.add_column(heading, justify="left" if heading == "after" else "right")
+            for said in trial.log:
+                counts = (said.lines, said.hit_tokens, said.queried_tokens)
+                window = "-" if said.window_hit_rate is None else f"{100 * said.window_hit_rate:.1f} %"
+                table.add_row(said.after, *("-" if each is None else f"{each:,}" for each in counts), window)
+            opt.console().print(table)
 
 
 def _words(point: "LabPoint") -> tuple[str, str]:
