@@ -21,7 +21,7 @@ def _trials(server: Server) -> list[Trial]:
     together = [
         Trial(
             Experiment(_SHAPE, "burst", prompts_per_post=at_once),
-            (Reading(at_once, ("burst",), "prompts in one POST"),),
+            (Reading(at_once, ("burst",), "in one POST"),),
             dense=at_once not in _KEY,
         )
         for at_once in _AT_ONCE[1:]

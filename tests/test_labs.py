@@ -130,12 +130,12 @@ def test_concurrency_costs_sglang_what_a_real_one_lost(run: Hitlab, tmp_path: Pa
     ran = run("concurrency", "sglang")
     assert ran.status == 3
     assert "EMULATED concurrency: 2 of 5 points differ" in ran.out
-    assert hits(kept(tmp_path), "prompts in one POST") == {8: 60_000, 64: 60_000}  # 78.125 %
+    assert hits(kept(tmp_path), "in one POST") == {8: 60_000, 64: 60_000}  # 78.125 %
 
 
 def test_concurrency_costs_vllm_nothing(run: Hitlab, tmp_path: Path) -> None:
     assert run("concurrency", "vllm").status == 0
-    assert hits(kept(tmp_path), "prompts in one POST") == {8: 62_496, 64: 62_496}
+    assert hits(kept(tmp_path), "in one POST") == {8: 62_496, 64: 62_496}
 
 
 def test_each_tenant_with_a_salt_is_cold_once(run: Hitlab, tmp_path: Path) -> None:
