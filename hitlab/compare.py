@@ -36,7 +36,7 @@ def judge(
         return Verdict("caching off", "The engine says prefix caching is disabled: no prompt can hit.")
     failed = [check for check in checks if not check.ok]
     if failed:
-        return Verdict("cannot tell", f"The run can't be trusted, {failed[0].name}: {failed[0].detail}.")
+        return Verdict("cannot tell", f"The run can't be trusted, {failed[0].name}: {failed[0].detail.rstrip('.')}.")
     if shape.prefix_tokens < block_tokens and not any(phase.closed_form_hit_tokens for phase in phases):
         return Verdict(
             "below one block",
