@@ -185,4 +185,5 @@ def test_wheel_installed_elsewhere_runs_predict_and_brings_no_generic_name(root:
     assert "32.8125 %" in ran.stdout
     installed = {path.name for path in site.iterdir()}
     assert "hitlab" in installed
+    assert (site / "hitlab" / "templates" / "report.html").is_file()
     assert installed.isdisjoint({"engines", "workloads", "policies", "labs", "tests", "run.py"})

@@ -11,15 +11,12 @@ from hitlab.cli import trace_options as given
 if TYPE_CHECKING:
     from hitlab.inspection import Inspection
 
-app = typer.Typer(help="Look at a trace.", no_args_is_help=True)
+app = typer.Typer(help="Look at a trace.\n\nExample: hitlab trace info conversation_trace.jsonl", no_args_is_help=True)
 
 
 @app.callback()
 def _trace() -> None:
-    """Look at a trace.
-
-    Example: hitlab trace info conversation_trace.jsonl
-    """
+    """Look at a trace."""
 
 
 @app.command("info")
