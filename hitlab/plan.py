@@ -4,7 +4,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hitlab.errors import UsageError
-from hitlab.types import NO_OPTIONS, Act, Break, BreakOptions, Firsts, Phase, Prompt, Send, SharedPrefix, Workload
+from hitlab.types import (
+    NO_OPTIONS,
+    Act,
+    Break,
+    BreakOptions,
+    Firsts,
+    Phase,
+    Prompt,
+    Send,
+    SharedPrefix,
+    Workload,
+    unaltered,
+)
 
 FLOOD_CONCURRENCY = 8  # nobody measures the flood, it only has to be through
 
@@ -137,6 +149,20 @@ def warnings(
             f"nothing; --flood-requests {enough} or auto would"
         )
     return said
+
+
+def require_ids(experiment: Experiment, outlined: Sequence[Act | Send]) -> None:
+    """Raise UsageError, before anything is sent, for more different first tokens than the vocabulary range holds."""
+    first, last = experiment.vocab_range
+    phases = [step for step in outlined if isinstance(step, Send)]
+    prefixes = experiment.shape.groups * (1 + sum(step is Act.RESET for step in outlined))
+    own = sum(step.phase.requests * (2 if step.alter is not unaltered else 1) for step in phases)
+    needed = prefixes + own + (experiment.flood_requests if Act.FLOOD in outlined else 0)
+    if needed > last + 1 - first:
+        raise UsageError(
+            f"the run needs {needed:,} different first tokens, the vocabulary range has {last + 1 - first:,} ids",
+            todo="send fewer requests, a smaller flood, or widen --vocab-range (never above the model's)",
+        )
 
 
 def longest_prompt(shape: SharedPrefix, outlined: Sequence[Act | Send]) -> int:

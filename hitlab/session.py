@@ -14,7 +14,7 @@ from hitlab.dialect import ServerFacts
 from hitlab.errors import InputError, UsageError
 from hitlab.logfiles import LogCounters
 from hitlab.measure import Run, Watch
-from hitlab.plan import Experiment, auto_flood_requests, longest_prompt, outline, require_fits, warnings
+from hitlab.plan import Experiment, auto_flood_requests, longest_prompt, outline, require_fits, require_ids, warnings
 from hitlab.result import Check
 from hitlab.types import Act, Send, WorkloadFile
 from hitlab.vocabulary import safe_range, vocabulary_tokens
@@ -63,6 +63,7 @@ def prepare(facts: ServerFacts, asked: Asked, experiment: Experiment) -> Prepare
     experiment, steps = outlined(experiment, facts.ranks)
     limits = [limit for limit in (facts.max_model_tokens, facts.capacity_tokens) if limit is not None]
     require_fits(experiment, steps, min(limits, default=None))
+    require_ids(experiment, steps)
     said = warnings(experiment, steps, facts.capacity_tokens, facts.ranks)
     # Without a known pool the model gets one that nothing in the plan can fill.
     endless = 2 * (
