@@ -258,7 +258,7 @@ def test_closed_port_is_one_line(measure: Hitlab) -> None:
         ("vllm", ["--prefix-len", 40_000], "the server takes"),
         ("vllm", ["--vocab-range", "1000:60000"], "--vocab-size"),
         ("vllm", ["--vocab-range", "1000:40000", "--vocab-size", 32_000], "last id is 31,999"),
-        ("vllm", ["--vocab-range", "1000:1100"], "different first tokens"),
+        ("vllm", ["--vocab-range", "1000:1050"], "different first tokens"),
         ("vllm", ["--flood-requests", "many"], "--flood-requests"),
         ("vllm", ["--cold-by", "luck"], "reset, fresh-prefix"),
         ("vllm", ["--concurrency", 0], "--concurrency"),
