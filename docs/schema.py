@@ -1,35 +1,45 @@
-"""Writes the JSON schema of result files from the code that reads and writes them.
+"""Writes the JSON schemas of the files in results/ from the code that reads and writes them.
 
-python docs/schema.py           # rewrite docs/result.schema.json
-python docs/schema.py --check   # exit status 1 when it is out of date
+python docs/schema.py           # rewrite docs/result.schema.json and docs/lab.schema.json
+python docs/schema.py --check   # exit status 1 when one is out of date
 """
 
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from hitlab.labresult import LAB_SCHEMA_VERSION, LabResult
 from hitlab.result import SCHEMA_VERSION, Result
 
-FILE = Path(__file__).resolve().parent / "result.schema.json"
+FOLDER = Path(__file__).resolve().parent
 
 
-def schema() -> str:
-    """The schema as a file has it."""
+def schemas() -> dict[Path, str]:
+    """Each schema as its file has it."""
+    return {
+        FOLDER / "result.schema.json": _schema("result", SCHEMA_VERSION, Result),
+        FOLDER / "lab.schema.json": _schema("lab", LAB_SCHEMA_VERSION, LabResult),
+    }
+
+
+def _schema(name: str, version: int, kind: Any) -> str:
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": f"hitlab result, schema_version {SCHEMA_VERSION}",
-        **msgspec.json.schema(Result),
+        "title": f"hitlab {name}, schema_version {version}",
+        **msgspec.json.schema(kind),
     }
     return json.dumps(document, indent=2) + "\n"
 
 
 def main() -> None:
-    """Write the schema, or check it."""
+    """Write the schemas, or check them."""
     if "--check" in sys.argv[1:]:
-        sys.exit(not FILE.is_file() or FILE.read_text() != schema())
-    FILE.write_text(schema())
+        sys.exit(any(not file.is_file() or file.read_text() != text for file, text in schemas().items()))
+    for file, text in schemas().items():
+        file.write_text(text)
 
 
 if __name__ == "__main__":

@@ -41,11 +41,11 @@ def _written(result: LabResult, form: str) -> bytes:
 
     # A fixed salt makes the same result the same file.
     with mpl.rc_context({**STYLE, "svg.hashsalt": result.lab}):
-        figure = Figure(figsize=(6.8, 5.0), layout="constrained")
+        figure = Figure(figsize=(6.0, 4.6), layout="constrained")
         _draw(figure, result)
         file = BytesIO()
         metadata = {"Date": None, "Creator": None} if form == "svg" else {}
-        figure.savefig(file, format=form, dpi=140, metadata=metadata, transparent=form == "svg")
+        figure.savefig(file, format=form, dpi=160, metadata=metadata, transparent=form == "svg")
         return file.getvalue()
 
 
