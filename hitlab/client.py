@@ -142,6 +142,8 @@ class EngineClient:
 
     async def complete_together(self, prompts: Sequence[Prompt]) -> Answer:
         """Send several unsalted prompts in one POST. Raises RequestRefusedError with the engine's own words."""
+        if any(prompt.salt is not None for prompt in prompts):
+            raise UsageError("a POST has one salt for all its prompts", todo="send salted prompts one by one")
         request = self.engine.completions(prompts, self.model)
         reply, latency_s = await self._timed(request, f"a POST of {len(prompts):,} prompts")
         return Answer(self.engine.read_completions(reply), latency_s)

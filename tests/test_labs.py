@@ -1,6 +1,7 @@
 """Labs: data that fits any server, and runs that score what real engines scored."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,13 @@ import pytest
 from conftest import Hitlab, Ran
 
 from hitlab import emulate, families, labplot, labrun, session, store
+from hitlab.dialect import Completion, Reply
 from hitlab.errors import InputError
-from hitlab.lab import Lab, Server
+from hitlab.lab import Lab, Reading, Server, Trial
 from hitlab.labresult import LabResult, rate
 from hitlab.logfiles import FollowedLog
-from hitlab.types import Send
+from hitlab.plan import Experiment
+from hitlab.types import Send, SharedPrefix
 
 NAMES = families.names("labs")
 SERVERS = [
@@ -273,3 +276,30 @@ def test_counters_as_they_stand_smear_the_collapse_that_differences_show(run: Hi
     assert run("counters-and-log", "vllm").status == 0
     assert list(hits(kept(tmp_path), "difference of two scrapes").values()) == [62_496, 25_200, 25_600]
     assert list(hits(kept(tmp_path), "hits / queries since the start").values()) == [62_496, 87_696, 113_296]
+
+
+def test_reply_to_several_prompts_is_added_up_or_unknown() -> None:
+    vllm, sglang = families.load("engines", "vllm"), families.load("engines", "sglang")
+    one = {"meta_info": {"prompt_tokens": 1200, "cached_tokens": 0}}
+    two = {"meta_info": {"prompt_tokens": 1200, "cached_tokens": 1000}}
+    assert sglang.read_completions(Reply(200, json.dumps([one, two]).encode())) == Completion(2400, 1000)
+    assert sglang.read_completions(Reply(200, json.dumps([one, {}]).encode())) == Completion(None, None)
+    usage = {"usage": {"prompt_tokens": 2400, "prompt_tokens_details": {"cached_tokens": 992}}}  # the last prompt's
+    assert vllm.read_completions(Reply(200, json.dumps(usage).encode())) == Completion(2400, None)
+
+
+def test_salts_are_never_dropped_to_fit_one_post(run: Hitlab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def salted(server: Server) -> list[Trial]:
+        return [Trial(Experiment(SharedPrefix(8, 64, 8), "salt", prompts_per_post=4), (Reading(1, ("break",)),))]
+
+    changed = replace(lab_of("tenants"), trials=salted)
+    monkeypatch.setattr(families.load("labs", "tenants"), "LAB", changed)
+    ran = run("tenants", "vllm")
+    assert ran.status == 2
+    assert "one salt for all" in ran.err
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_each_rank_is_cold_once_in_a_lab_too(run: Hitlab, tmp_path: Path, engine: str) -> None:
+    assert run("hit-rate", engine, "--dp", 2, "--block-size", 16).status == 0
+    assert hits(kept(tmp_path)) == {1: 0, 8: 6 * 992, 64: 62 * 992}
