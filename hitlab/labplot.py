@@ -123,7 +123,8 @@ def _draw_rates(axes: Any, number: int, each: _Series, result: LabResult, names:
         axes.plot(
             [_place(point.x, names, shift) for point in points],
             [_rate(point, point.hit_tokens, share) for point in points],
-            **_mark(colour, marker, 5.5),
+            # Smaller from curve to curve, so that one point shows around another that it equals.
+            **_mark(colour, marker, max(3.0, 7.5 - 2.5 * number)),
             label=f"{name}measured" if trusted else f"{name}not to be trusted",
         )
 
