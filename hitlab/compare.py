@@ -37,17 +37,13 @@ def judge(
     failed = [check for check in checks if not check.ok]
     if failed:
         return Verdict("cannot tell", f"The run can't be trusted, {failed[0].name}: {failed[0].detail.rstrip('.')}.")
-    if shape.prefix_tokens < block_tokens and not any(phase.closed_form_hit_tokens for phase in phases):
-        return Verdict(
-            "below one block",
-            f"A prefix of {shape.prefix_tokens:,} tokens is shorter than one block of {block_tokens:,}: "
-            "it can never hit, and nothing is wrong.",
-        )
     by_name = {phase.name: phase for phase in phases}
     wrong = [phase for phase in phases if not phase.agrees]
     if any(phase.name not in _BROKEN for phase in wrong):
         return Verdict("cannot tell", _difference(wrong[0], shape, block_tokens))
     whole = matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, block_tokens)
+    if not whole and not any(phase.closed_form_hit_tokens or phase.hit_tokens for phase in phases):
+        return Verdict("below one block", _never_hits(shape, block_tokens))
     verdict = _after_break(by_name, whole) or _healthy(by_name)
     if wrong:
         return Verdict(verdict.word, f"{verdict.sentence} But {_difference(wrong[0], shape, block_tokens)}")
@@ -81,15 +77,18 @@ def _after_break(by_name: dict[str, PhaseResult], whole: int) -> Verdict | None:
                 f"After the flood one request hit {evicted.hit_tokens:,} tokens instead of {whole:,}; the ones "
                 "after it hit again with nothing changed: the prefix was right, its blocks were gone.",
             )
+        if not recovery or not recovery.model_hit_tokens:
+            return Verdict("cannot tell", "Too few requests to see a prefix come back after the flood: send more.")
         return Verdict("cannot tell", "After the flood nothing hits any more, not even a request's repeat.")
     broken, repeat = by_name.get("break"), by_name.get("repeat")
     if broken and repeat:
         each = repeat.hit_tokens / repeat.requests
         if repeat.hit_tokens < repeat.requests * whole:
+            share = "the rest" if repeat.hit_tokens else "any"
             return Verdict(
                 "key broken",
                 f"The second pass hits {each:,.0f} of {whole:,} matchable prefix tokens a request, as the first "
-                "did: requests do not share the rest of their key, and no warming brings it back.",
+                f"did: requests do not share {share} of their key, and no warming brings it back.",
             )
         if broken.hit_tokens < (broken.requests - 1) * whole:
             return Verdict("healthy", "The broken key warmed like a new one: its second pass hits in full.")
@@ -97,6 +96,16 @@ def _after_break(by_name: dict[str, PhaseResult], whole: int) -> Verdict | None:
             "healthy", "The break cost nothing that could have hit, or made a key that warms like any other."
         )
     return None
+
+
+def _never_hits(shape: SharedPrefix, block_tokens: int) -> str:
+    if shape.prefix_tokens < block_tokens:
+        why = f"is shorter than one block of {block_tokens:,}"
+    else:
+        why = (
+            f"is a whole prompt whose last token is always computed, which leaves less than a block of {block_tokens:,}"
+        )
+    return f"A prefix of {shape.prefix_tokens:,} tokens {why}: it can never hit, and nothing is wrong."
 
 
 def _healthy(by_name: dict[str, PhaseResult]) -> Verdict:

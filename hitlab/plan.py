@@ -177,10 +177,12 @@ def require_fits(experiment: Experiment, outlined: Sequence[Act | Send], limit_t
     longest = [("--prefix-len plus --suffix-len", longest_prompt(experiment.shape, outlined), output_tokens)]
     if Act.FLOOD in outlined:
         longest.append(("--flood-len", experiment.flood_tokens, 1))
+    if limit_tokens is not None and limit_tokens < 2:
+        raise UsageError(f"the pool holds {limit_tokens:,} tokens", todo="give --capacity-blocks a larger number")
     for option, length, generated in longest:
         if limit_tokens is not None and length + generated > limit_tokens:
             more = "one" if generated == 1 else f"{generated:,}"
             raise UsageError(
                 f"{option} is {length:,} tokens, the server takes {limit_tokens - generated:,} and {more} to generate",
-                todo="make it shorter, or raise --max-model-len (vLLM) or --context-length (SGLang)",
+                todo="make it shorter, or start the server with a longer model length or a larger pool",
             )

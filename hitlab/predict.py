@@ -93,13 +93,20 @@ def total(tallies: Iterable[Tally]) -> Tally:
     return sum(tallies, NOTHING)
 
 
+def shape_of(requests: int, prefix_tokens: int, suffix_tokens: int, groups: int, per_group: int | None) -> SharedPrefix:
+    """The shape of N requests, or of so many in each group. Raises UsageError for none."""
+    if per_group is not None and per_group < 1:
+        raise UsageError(f"--per-group is {per_group}", todo="give 1 or more")
+    return SharedPrefix(requests if per_group is None else per_group * groups, prefix_tokens, suffix_tokens, groups)
+
+
 def check_shape(shape: SharedPrefix, block_tokens: int, ranks: int) -> None:
     """Raise UsageError where the numbers describe no workload."""
     least = [
+        ("--groups", shape.groups, 1),
         ("--requests", shape.requests, 1),
         ("--prefix-len", shape.prefix_tokens, 0),
         ("--suffix-len", shape.suffix_tokens, 0),
-        ("--groups", shape.groups, 1),
         ("--block-size", block_tokens, 1),
         ("--dp", ranks, 1),
     ]

@@ -188,6 +188,7 @@ class Break(Protocol):
 
     SUMMARY: str
     SCORED: tuple[str, ...]  # the phases that together are one pass of N requests, its headline number
+    TAKES: tuple[str, ...]  # the fields of BreakOptions that it reads
 
     def steps(self, shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
         """What follows the reset, cold and warm steps every run starts with."""

@@ -48,7 +48,7 @@ WARM = [phase("cold", 1, 0), phase("warm", 63, 62_496)]
         ([phase("evicted", 1, 0), phase("recovery", 63, 62_496)], "evicted"),
         ([phase("evicted", 1, 176), phase("recovery", 63, 62_496)], "evicted"),
         ([phase("evicted", 1, 992), phase("recovery", 63, 62_496)], "healthy"),
-        ([phase("evicted", 1, 0), phase("recovery", 63, 0)], "cannot tell"),
+        ([phase("evicted", 1, 0), phase("recovery", 63, 0, predicted=62_496)], "cannot tell"),
     ],
 )
 def test_pattern_of_hits_has_its_name(after: list[PhaseResult], word: str) -> None:
@@ -58,6 +58,23 @@ def test_pattern_of_hits_has_its_name(after: list[PhaseResult], word: str) -> No
 def test_prefix_below_one_block_is_not_called_broken() -> None:
     short = SharedPrefix(10, 240, 60)
     assert judge(short, 784, True, [phase("cold", 1, 0), phase("warm", 9, 0)], VALID).word == "below one block"
+
+
+def test_prefix_that_hits_though_a_block_is_said_to_be_longer_is_no_below_one_block() -> None:
+    verdict = judge(SHAPE, 2048, True, [phase("cold", 1, 0), phase("warm", 7, 6_944, predicted=0)], VALID)
+    assert verdict.word == "cannot tell"
+    assert "6,944 tokens more than predicted" in verdict.sentence
+
+
+def test_whole_prompt_of_one_block_can_never_hit_and_is_not_called_healthy() -> None:
+    verdict = judge(SharedPrefix(8, 16, 0), 16, True, [phase("cold", 1, 0), phase("warm", 7, 0)], VALID)
+    assert verdict.word == "below one block"
+    assert "last token is always computed" in verdict.sentence
+
+
+def test_flood_without_a_request_after_it_to_recover_says_to_send_more() -> None:
+    for after in ([phase("evicted", 1, 0)], [phase("evicted", 1, 0), phase("recovery", 1, 0)]):
+        assert "send more" in judge(SHAPE, 16, True, [*WARM, *after], VALID).sentence
 
 
 def test_caching_off_comes_before_everything_else() -> None:

@@ -13,7 +13,10 @@ import pytest
 from conftest import Hitlab, Ran
 
 from hitlab import emulate
+from hitlab.client import Answer, EngineClient
 from hitlab.emulation import Faults
+from hitlab.errors import InputError
+from hitlab.types import Prompt
 
 
 @pytest.fixture
@@ -328,3 +331,48 @@ def test_result_file_holds_all_that_repeats_the_run(measure: Hitlab, tmp_path: P
     assert found["experiment"]["shape"] == {"requests": 64, "prefix_tokens": 1000, "suffix_tokens": 200, "groups": 1}
     assert found["counters_after"]
     assert all(len(phase["prompts_sha256"]) == 64 for phase in found["phases"])
+
+
+def test_result_that_can_not_be_saved_has_been_shown(measure: Hitlab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise InputError("the result can't be written: No space left on device", where="results")
+
+    monkeypatch.setattr("hitlab.store.save", full)
+    ran = measure("--engine", "vllm", "--emulate", "--json")
+    assert ran.status == 1
+    assert hits(document(ran))["warm"] == 62_496
+    assert "No space left" in ran.err
+
+
+def test_whatever_goes_wrong_what_was_measured_is_kept(
+    measure: Hitlab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    whole = EngineClient.complete
+
+    async def breaks(client: EngineClient, prompt: Prompt, max_tokens: int = 1) -> Answer:
+        if prompt.salt:
+            raise RuntimeError("something nobody thought of")
+        return await whole(client, prompt, max_tokens)
+
+    monkeypatch.setattr(EngineClient, "complete", breaks)
+    ran = measure("--engine", "vllm", "--emulate", "--break-mode", "salt")
+    assert ran.status == 1
+    (kept,) = (tmp_path / "results").glob("*incomplete.json")
+    assert hits(json.loads(kept.read_text())) == {"cold": 0, "warm": 62_496}
+    assert str(kept) in ran.err
+
+
+def test_wrong_belief_is_said_before_anything_is_sent(measure: Hitlab) -> None:
+    with emulate.start("vllm", faults=Faults(die_post=1)) as server:
+        ran = measure("--engine", "vllm", "--base-url", server.base_url, "--block-size", 32)
+    assert "you said 32, the engine says 16" in " ".join(ran.err.split())
+
+
+def test_option_that_a_break_does_not_read_is_said(measure: Hitlab) -> None:
+    ran = measure("--engine", "vllm", "--break-mode", "salt", "--break-at", 5, "--dry-run")
+    assert "--break-at means nothing with --break-mode salt" in ran.err
+
+
+def test_responses_that_count_nothing_pass_no_check_of_their_count(measure: Hitlab) -> None:
+    found = document(measure("--engine", "vllm", "--emulate", "--fault", "cached-tokens=null", "--json"))
+    assert "responses agree with counters" not in {each["name"] for each in found["checks"]}

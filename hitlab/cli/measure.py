@@ -71,22 +71,25 @@ def command(
     """
     import random
 
+    from hitlab import families
     from hitlab.errors import UsageError
     from hitlab.plan import Experiment
-    from hitlab.predict import check_shape
+    from hitlab.predict import check_shape, shape_of
     from hitlab.session import Asked
-    from hitlab.types import BreakOptions, SharedPrefix
+    from hitlab.types import BreakOptions
 
-    shape = SharedPrefix(requests if per_group is None else per_group * groups, prefix_len, suffix_len, groups)
+    shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
     check_shape(shape, 1 if block_size is None else block_size, 1 if dp is None else dp)
     auto = flood_requests == "auto"
-    if not auto and not flood_requests.isdecimal():
+    if not auto and not (flood_requests.isdecimal() and len(flood_requests) < 10):
         raise UsageError(f"--flood-requests {flood_requests!r} is no number", todo="give a number, or auto")
     if cold_by not in ("reset", "fresh-prefix"):
         raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
     for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency), ("--output-len", output_len)):
         if value < 1:
             raise UsageError(f"{option} is {value}", todo="give 1 or more")
+    how = families.load("workloads.breaks", break_mode)
+    opt.note_unused_break_options(break_mode, how.TAKES, break_at, break_fixed)
     if seed is None:
         # A prefix is fresh only if no earlier run sent it.
         seed = random.SystemRandom().randrange(2**31) if cold_by == "fresh-prefix" else 0
@@ -148,6 +151,9 @@ def _measure(
             err.print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one")
         for warning in prepared.warnings:
             err.print(f"note: {warning}")
+        for check in prepared.checks:
+            if not check.ok:
+                err.print(f"note: {check.name}: {check.detail}; the run will not be valid")
 
     async def walk(base_url: str, watch: "_Progress") -> None:
         async with where.client(base_url, experiment.concurrency) as client:
@@ -157,16 +163,20 @@ def _measure(
     with where.running() as base_url, _Progress(err) as watch:
         try:
             asyncio.run(walk(base_url, watch))
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Exception) as error:
             kept = f"what was measured is in {session.keep(runs[0], out)}" if runs and runs[0].phases else ""
-            raise InterruptedRunError("interrupted", todo=kept or "nothing had been measured yet") from None
+            if isinstance(error, KeyboardInterrupt):
+                raise InterruptedRunError("interrupted", todo=kept or "nothing had been measured yet") from None
+            if kept:
+                print(f"hitlab: {kept}", file=sys.stderr)
+            raise
     result = runs[0].result()
-    path = store.save(result, out)
+    # Shown before it is saved: a disk that has filled up meanwhile takes no result away.
     if as_json:
         opt.print_json(result)
     else:
         print_result(result)
-    print(f"result: {path}", file=sys.stderr)
+    print(f"result: {store.save(result, out)}", file=sys.stderr)
     raise typer.Exit(result.exit_status)
 
 

@@ -1,5 +1,6 @@
 """Options that several commands share, said once, and JSON on stdout."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,7 +31,9 @@ DataParallel = Annotated[
 BreakMode = Annotated[
     str, typer.Option("--break-mode", help="How to break the cache: none, token, salt, capacity, burst.")
 ]
-BreakAt = Annotated[int, typer.Option("--break-at", help="Token index in the prefix that `token` changes.")]
+BreakAt = Annotated[
+    int, typer.Option("--break-at", help="Token index in the prefix that `token` changes; at 0 nothing can hit.")
+]
 BreakFixed = Annotated[
     bool, typer.Option("--break-fixed", help="One same broken token or salt in all requests, not one each.")
 ]
@@ -53,6 +56,13 @@ def token_range(text: str | None) -> tuple[int, int] | None:
     if not (colon and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
         raise UsageError(f"--vocab-range {text!r} is no range", todo="give FIRST:LAST, as 1000:31999")
     return int(first), int(last)
+
+
+def note_unused_break_options(break_mode: str, takes: tuple[str, ...], at: int, fixed: bool) -> None:
+    """Say that an option was given which this break mode does not read."""
+    for option, given, name in (("--break-at", at != 0, "at"), ("--break-fixed", fixed, "fixed")):
+        if given and name not in takes:
+            print(f"note: {option} means nothing with --break-mode {break_mode}", file=sys.stderr)
 
 
 def print_json(document: Any) -> None:

@@ -8,7 +8,7 @@ from hitlab import families
 from hitlab.cli import options as opt
 from hitlab.errors import UsageError
 from hitlab.plan import phases_of
-from hitlab.predict import Prediction, check_shape, phase_tally, predict, total
+from hitlab.predict import Prediction, check_shape, phase_tally, predict, shape_of, total
 from hitlab.types import BreakOptions, Phase, SharedPrefix, Tally
 
 DEFAULT_BLOCK_TOKENS = 16  # vLLM's, said here so that the default case loads no engine
@@ -46,51 +46,35 @@ def command(
 
     Example: hitlab predict --prefix-len 1000 --suffix-len 200 --requests 64 --block-size 16
     """
-    shape = SharedPrefix(requests if per_group is None else per_group * groups, prefix_len, suffix_len, groups)
+    shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
     block_tokens = _block_tokens(block_size, engine)
     check_shape(shape, block_tokens, dp)
     shape, unbroken = _fitted(shape, workload, output_len, dp, break_mode)
     prediction = predict(shape, block_tokens, dp)
     how = families.load("workloads.breaks", break_mode)
+    opt.note_unused_break_options(break_mode, how.TAKES, break_at, break_fixed)
     phases = phases_of(how, shape, BreakOptions(break_at, break_fixed), unbroken)
     tallies = {phase.name: phase_tally(phase, shape, block_tokens, dp) for phase in phases}
     scored = how.SCORED if unbroken is None or break_mode != "none" else tuple(phase.name for phase in unbroken)
     tally = total(tallies[name] for name in scored if name in tallies)
     # The penalties are those of one prefix that all prompts of a group share.
     one_prefix = all(phase.prompt_tokens is None for phase in phases)
-    if as_json and one_prefix:
-        opt.print_json(
-            {
-                "hit_tokens": tally.hit_tokens,
-                "prompt_tokens": tally.queried_tokens,
-                "hit_rate": tally.hit_rate,
-                "matchable_prefix_tokens": prediction.matchable_prefix_tokens,
-                "stranded_tokens": prediction.stranded_tokens,
-                "last_token_tokens": prediction.last_token_tokens,
-                "cold_start_points": prediction.cold_start_points,
-                "granularity_points": prediction.granularity_points,
-                "last_token_points": prediction.last_token_points,
-                "below_one_block": prediction.below_one_block,
-                "requests": shape.requests,
-                "prefix_len": prefix_len,
-                "suffix_len": suffix_len,
-                "block_size": block_tokens,
-                "groups": groups,
-                "dp": dp,
-                "break_mode": break_mode,
-                "break_at": break_at,
-                "break_fixed": break_fixed,
-                "workload": workload,
-                "phases": _phase_rows(phases, tallies),
-            }
-        )
-        return
     if as_json:
+        penalties = {
+            "matchable_prefix_tokens": prediction.matchable_prefix_tokens,
+            "stranded_tokens": prediction.stranded_tokens,
+            "last_token_tokens": prediction.last_token_tokens,
+            "cold_start_points": prediction.cold_start_points,
+            "granularity_points": prediction.granularity_points,
+            "last_token_points": prediction.last_token_points,
+            "below_one_block": prediction.below_one_block,
+        }
         opt.print_json(
             {
                 "hit_tokens": tally.hit_tokens,
                 "prompt_tokens": tally.queried_tokens,
                 "hit_rate": tally.hit_rate,
+                **(penalties if one_prefix else {}),
                 "requests": shape.requests,
                 "prefix_len": prefix_len,
                 "suffix_len": suffix_len,
@@ -98,6 +82,9 @@ def command(
                 "block_size": block_tokens,
                 "groups": groups,
                 "dp": dp,
+                "break_mode": break_mode,
+                "break_at": break_at,
+                "break_fixed": break_fixed,
                 "workload": workload,
                 "phases": _phase_rows(phases, tallies),
             }
@@ -157,9 +144,14 @@ def _sheet(shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int
     ceiling = Tally(shape.prompt_tokens, shape.prefix_tokens)
     cold = min(shape.requests, shape.groups * ranks)
     stranded, last = prediction.stranded_tokens, prediction.last_token_tokens
+    lost = unbroken - tally
     lines = ["", f"hit rate     {_percent(tally)}  {_of(tally)} ({' + '.join(scored)})"]
     if "warm" not in scored:
-        lines.append(f"unbroken     {_percent(unbroken)}  {_of(unbroken)} (cold + warm)")
+        lines += [
+            f"unbroken     {_percent(unbroken)}  {_of(unbroken)} (cold + warm)",
+            f"break        {_loss(100 * lost.hit_tokens / tally.queried_tokens)}  "
+            + (f"{lost.hit_tokens:,} tokens lost to it" if lost.hit_tokens else "only the first request misses"),
+        ]
     lines += [
         f"ceiling      {_percent(ceiling)}  P/(P+S): every prefix token found, every time",
         f"cold start   {_loss(prediction.cold_start_points)}  {cold:,} cold request{'s'[: cold != 1]}",
@@ -171,6 +163,8 @@ def _sheet(shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int
             f"last token   {_loss(prediction.last_token_points)}  "
             f"{last:,} tokens computed again with each prompt's last token"
         )
+    if cold == shape.requests > 1:
+        lines += ["", f"every request is a cold one: no prefix is sent twice to a rank ({shape.groups:,} groups)"]
     if prediction.below_one_block:
         lines += [
             "",

@@ -8,6 +8,7 @@ from hitlab.types import Act, BreakOptions, Firsts, Phase, Send, SharedPrefix
 
 SUMMARY = "all requests at once from an empty cache, as many as --concurrency"
 SCORED = ("burst",)
+TAKES: tuple[str, ...] = ()
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:

@@ -8,6 +8,7 @@ from hitlab.types import Act, BreakOptions, Firsts, Phase, Send, SharedPrefix
 
 SUMMARY = "a flood of unique prompts evicts the prefix; the next request brings it back"
 SCORED = ("evicted", "recovery")
+TAKES: tuple[str, ...] = ()
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:

@@ -9,6 +9,7 @@ from hitlab.types import Act, BreakOptions, Draw, Firsts, Phase, Prompt, Send, S
 
 SUMMARY = "another cache salt in every request (or, --break-fixed, one same salt in all)"
 SCORED = ("break",)
+TAKES: tuple[str, ...] = ("fixed",)
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:

@@ -9,6 +9,7 @@ from hitlab.types import Act, BreakOptions, Draw, Firsts, Phase, Prompt, Send, S
 
 SUMMARY = "another token at --break-at in every request (or, --break-fixed, one same token in all)"
 SCORED = ("break",)
+TAKES: tuple[str, ...] = ("at", "fixed")
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
