@@ -1,4 +1,22 @@
-"""Tests here need an engine's environment, and skip without it."""
+"""Tests here need the engines' environments: they skip without, or make them with HITLAB_INSTALL_ENGINES=1."""
+
+import os
+import sys
+
+import pytest
+from rich.console import Console
+
+from hitlab import families
+from hitlab.environments import environment
 
 # These run inside an engine's own environment, where alone what they import exists.
 collect_ignore = ["drive_sglang.py", "drive_vllm.py"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environments() -> None:
+    """Make what is missing, where that was asked for: gigabytes and minutes nobody should be surprised by."""
+    if os.environ.get("HITLAB_INSTALL_ENGINES") == "1":
+        for name in families.names("engines.cpu"):
+            with environment(families.load("engines.cpu", name).CPU, Console(file=sys.stderr)):
+                pass
