@@ -7,6 +7,7 @@ Counters are for measuring.
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from itertools import groupby
 
 from hitlab.dialect import LogEntry
@@ -18,6 +19,8 @@ FOR_EYEBALLING = "a log is for eyeballing: lines can be lost or late; measure wi
 Moment = tuple[int, ...]
 _MOMENT = re.compile(r"(?:(?:(\d{4})-)?(\d\d)-(\d\d)[ T])?(\d\d):(\d\d)(?::(\d\d))?")
 _TIME_OF_DAY = 3  # hour, minute, second
+_TIME_FORM = "give HH:MM[:SS], with MM-DD or YYYY-MM-DD before it"
+_LEAP_YEAR = ("2000", "01", "01", "00", "00", "00")  # what a bound does not say: 02-29 is a day of some year
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +154,13 @@ def _moment(option: str, text: str | None, seconds: str) -> Moment | None:
         return None
     found = _MOMENT.fullmatch(text.strip())
     if not found:
-        raise UsageError(f"{option} {text!r} is no time", todo="give HH:MM[:SS], with MM-DD or YYYY-MM-DD before it")
+        raise UsageError(f"{option} {text!r} is no time", todo=_TIME_FORM)
     parts = (*found.groups()[:5], found[6] or seconds)
+    whole = [part or default for part, default in zip(parts, _LEAP_YEAR, strict=True)]
+    try:
+        datetime.fromisoformat("{}-{}-{}T{}:{}:{}".format(*whole))
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r} is no time: {error}", todo=_TIME_FORM) from None
     return tuple(int(part) for part in parts if part is not None)
 
 

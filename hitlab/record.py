@@ -4,16 +4,15 @@ Every request is held against the engine's own counters at once: what another cl
 twice, would make a recording that no model of the cache could explain.
 """
 
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
+from hitlab import store
 from hitlab.client import EngineClient
 from hitlab.dialect import Counters, ServerFacts
-from hitlab.errors import InputError, ResetRefusedError, ServerError, UsageError
+from hitlab.errors import ResetRefusedError, ServerError, UsageError
 from hitlab.recording import RecordedRequest, RecordedSequence, Recording, recording_bytes
 from hitlab.sequences import Planned, RandomSequence, Shape
 from hitlab.session import Asked
@@ -59,7 +58,9 @@ def prepare(facts: ServerFacts, asked: Asked, wanted: Wanted) -> Shape:
     # Beside a prompt lie its output, the rest of a page, and the page that SGLang asks for ahead.
     beside = wanted.max_output_tokens + 2 * facts.block_tokens
     limit = min(facts.capacity_tokens, facts.max_model_tokens or facts.capacity_tokens) - beside
-    longest = wanted.max_prompt_tokens or min(DEFAULT_PROMPT_TOKENS, facts.capacity_tokens // 3, limit)
+    longest = wanted.max_prompt_tokens
+    if longest is None:
+        longest = min(DEFAULT_PROMPT_TOKENS, facts.capacity_tokens // 3, limit)
     if not 2 <= longest <= limit:
         raise UsageError(
             f"a prompt of {longest:,} tokens and an output of {wanted.max_output_tokens:,} do not fit this server, "
@@ -194,17 +195,12 @@ class Recorder:
         return now
 
 
+def check_name(path: Path) -> None:
+    """Raises UsageError for a file that `model` would not know as a recording."""
+    if not path.name.endswith((".json", ".json.gz")):
+        raise UsageError(f"{path} is no name of a recording", todo="end it in .json or .json.gz")
+
+
 def save(recording: Recording, path: Path) -> None:
     """Write the file whole or not at all, gzipped if its name says so. Raises InputError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(recording_bytes(recording, gzipped=path.suffix == ".gz"))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"the recording can't be written: {error.strerror}", where=str(path)) from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
+    store.replace(path, recording_bytes(recording, gzipped=path.suffix == ".gz"))

@@ -19,7 +19,7 @@ def command(
 
     Exit status 3 if the model differs, 4 if the recording itself does not add up.
 
-    Example: hitlab model shared/recordings/vllm_b64.json.gz
+    Example: hitlab model tape.json.gz
     """
     from hitlab import families
     from hitlab.errors import HitlabError, InputError

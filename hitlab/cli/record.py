@@ -46,6 +46,7 @@ def command(
     """Record what an engine answers to random sequences, one request after another; `model` explains the file.
 
     Prompts branch off each other, repeat, go on from what was generated and push each other out of a small pool.
+
     Every request is held against the engine's counters. The server's cache is emptied before every sequence.
 
     Exit status: 0 all sequences recorded, 4 some could not be trusted and were left out, 1 error, 2 usage.
@@ -53,12 +54,18 @@ def command(
     Example: hitlab record --engine vllm --emulate --capacity-blocks 64 -o tape.json.gz
     """
     from hitlab.errors import UsageError
-    from hitlab.record import Wanted
+    from hitlab.record import Wanted, check_name
     from hitlab.session import Asked
 
-    for option, value in (("--sequences", sequences), ("--requests", requests), ("--max-output", max_output)):
-        if value < 1:
-            raise UsageError(f"{option} is {value}", todo="give 1 or more")
+    for option, value, least in (
+        ("--sequences", sequences, 1),
+        ("--requests", requests, 1),
+        ("--max-output", max_output, 1),
+        ("--max-len", max_len, 2),
+    ):
+        if value is not None and value < least:
+            raise UsageError(f"{option} is {value}", todo=f"give {least} or more")
+    check_name(out)
     where = target.Target(
         engine=engine,
         base_url=base_url,
@@ -97,7 +104,7 @@ def _record(where: target.Target, wanted: "Wanted", out: Path) -> "Recorder":
             recorders.append(Recorder(client, facts, prepare(facts, where.asked, wanted), wanted))
             await recorders[0].walk(answered)
 
-    store.make_ready(out.parent)
+    store.make_file_ready(out)
     try:
         with where.running() as base_url, progress("recording") as answered:
             asyncio.run(walk(base_url, answered))

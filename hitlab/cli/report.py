@@ -21,6 +21,7 @@ def command(
     from hitlab import report, store
     from hitlab.errors import InputError
 
+    store.make_file_ready(out)
     left_out: list[str] = []
     runs, labs = report.read(results, left_out)
     for line in left_out:

@@ -1,10 +1,47 @@
-"""How a result looks on a terminal."""
+"""How results look on a terminal: tables that give up whole columns where it is narrow, and never part of a number."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.table import Table
+from rich.text import Text
 
 from hitlab.cli import options as opt
 from hitlab.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. `spare` says in which order columns go where there is no room: the highest first, 0 never."""
+
+    heading: str
+    left: bool = False
+    spare: int = 0
+
+
+def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, gap: int = 2) -> Table:
+    """A table of the columns that fit into so many characters, `gap` of them apart.
+
+    What still does not fit is folded, not cut.
+    """
+    widths = [
+        max(map(cell_len, [*column.heading.split("\n"), *(row[index] for row in rows)]))
+        for index, column in enumerate(columns)
+    ]
+    shown = list(range(len(columns)))
+    by_need = sorted((index for index in shown if columns[index].spare), key=lambda index: columns[index].spare)
+    while by_need and sum(widths[index] + gap for index in shown) + 1 > width:
+        shown.remove(by_need.pop())
+    table = Table(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0))
+    for column in (columns[index] for index in shown):
+        justify: Literal["left", "right"] = "left" if column.left else "right"
+        table.add_column(Text(column.heading), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(row[index]) for index in shown))
+    return table
 
 
 def print_result(result: Result) -> None:
@@ -16,13 +53,20 @@ def print_result(result: Result) -> None:
     console.print(
         f"{emulated}{engine.title} {engine.version or '(version unknown)'}: {pool} of {engine.block_tokens} tokens"
     )
-    table = Table(box=SIMPLE_HEAD, padding=0)
-    headings = ("phase", "reqs", "prompt", "hit", "measured", "closed", "model", "error", "median", "computed")
-    units = ("", "", "tokens", "tokens", "hit rate", "form", "", "tokens", "ms", "tokens")
-    for heading, unit in zip(headings, units, strict=True):
-        table.add_column(f"{heading}\n{unit}", justify="left" if heading == "phase" else "right", no_wrap=True)
-    for phase in result.phases:
-        table.add_row(
+    columns = (
+        Column("phase\n", left=True),
+        Column("reqs\n"),
+        Column("prompt\ntokens", spare=1),
+        Column("hit\ntokens"),
+        Column("measured\nhit rate"),
+        Column("closed\nform", spare=3),
+        Column("model\n", spare=2),
+        Column("error\ntokens"),
+        Column("median\nms", spare=5),
+        Column("computed\ntokens", spare=4),
+    )
+    rows = [
+        (
             phase.name,
             f"{phase.requests:,}",
             f"{phase.prompt_tokens:,}",
@@ -34,7 +78,9 @@ def print_result(result: Result) -> None:
             f"{1000 * phase.median_latency_s:.1f}",
             f"{phase.computed_tokens:,}",
         )
-    console.print(table)
+        for phase in result.phases
+    ]
+    console.print(fitted(columns, rows, console.width, gap=1))
     for check in result.checks:
         if not check.ok:
             console.print(f"check failed, {check.name}: {check.detail}")

@@ -1,5 +1,6 @@
 """`hitlab watch`: the hit rate of a running server, interval by interval."""
 
+import math
 import re
 import sys
 from contextlib import AbstractContextManager
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _BAR_WIDTH = 12
 _HEADINGS = ("time", "hit rate", "0 to 100 %", "hit tokens", "of prompt", "tokens/s", "evicted")
+_LEFT = ("time", "0 to 100 %")
+_SPARE = ("tokens/s", "evicted", "0 to 100 %")  # what goes where the terminal is narrow, the last first
 
 
 def command(
@@ -53,8 +56,10 @@ def command(
     from hitlab.errors import UsageError
     from hitlab.session import Asked
 
-    if interval <= 0 or (count is not None and count < 1):
-        raise UsageError("--interval and --count must be more than 0", todo="leave them out for every 5 s, endlessly")
+    if not 0 < interval < math.inf or (count is not None and count < 1):
+        raise UsageError(
+            "--interval and --count must be numbers of more than 0", todo="leave them out for every 5 s, endlessly"
+        )
     if (prefix_len is None) != (suffix_len is None):
         raise UsageError("the ceiling needs both --prefix-len and --suffix-len", todo="give both or neither")
     where = target.Target(
@@ -242,17 +247,22 @@ class _Live(_View):
         from rich.console import Group
         from rich.text import Text
 
-        table = self._table()
-        room = self._console.height - len(self._title) - 2 * len(self._events) - 6
-        for interval in self._intervals[-max(3, room) :]:
-            table.add_row(*map(Text, _cells(interval, self._best)))
+        width, height = self._console.size
+        lines = sum(-(-len(line) // width) for line in self._title)
+        room = height - lines - 2 * len(self._events) - 6
+        table = self._table(self._intervals[-max(3, room) :], width)
         return Group(*map(Text, self._title), table, *(Text(event, style="yellow") for event in self._events))
 
-    def _table(self) -> "Table":
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
+    def _table(self, intervals: "list[Interval]", width: int) -> "Table":
+        from hitlab.cli.tables import Column, fitted
 
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-        for heading in _HEADINGS:
-            table.add_column(heading, justify="left" if heading in _HEADINGS[::2][:2] else "right", no_wrap=True)
-        return table
+        columns = [
+            Column(heading, left=heading in _LEFT, spare=_SPARE.index(heading) + 1 if heading in _SPARE else 0)
+            for heading in _HEADINGS
+        ]
+        rows = [_cells(each, self._best) for each in intervals]
+        if all(each.evicted_tokens is None for each in self._intervals):  # as of an engine that does not count them
+            without = _HEADINGS.index("evicted")
+            columns.pop(without)
+            rows = [(*row[:without], *row[without + 1 :]) for row in rows]
+        return fitted(columns, rows, width)
