@@ -93,7 +93,10 @@ class Row(msgspec.Struct, gc=False):
     def arrival_s(self, per_second: float) -> float:
         """When the request came, in seconds; NaN where the row does not say, or not as a number."""
         known = isinstance(self.timestamp, int | float) and not isinstance(self.timestamp, bool)
-        return self.timestamp / per_second if known else float("nan")
+        try:
+            return self.timestamp / per_second if known else float("nan")
+        except OverflowError:  # an integer beyond every float
+            return float("nan")
 
     def check(self, block_tokens: int) -> None:
         """Raise TraceError if the row declares blocks of other sizes than those the trace is read with."""

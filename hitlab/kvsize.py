@@ -45,6 +45,8 @@ MODELS = {
     "deepseek-v3": Architecture(61, 1, 0, "deepseek-ai/DeepSeek-V3", latent_dim=512 + 64),
 }
 
+MAX_MEMORY_BYTES = 2**53  # 8 PiB; beyond it a size is no longer exact as a float
+
 _UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**n for n, p in enumerate("KMGT", 1)}}
 _UNITS |= {f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}
 
@@ -66,7 +68,10 @@ def bytes_of(text: str) -> int:
     said = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B?)\s*", text)
     if said is None or said[2] not in _UNITS:
         raise UsageError(f"{text!r} is no memory size", todo="write it as 8GiB or 200GB")
-    return int(float(said[1]) * _UNITS[said[2]])
+    size = float(said[1]) * _UNITS[said[2]]
+    if size > MAX_MEMORY_BYTES:
+        raise UsageError(f"{text.strip()} of memory", todo=f"choose up to {MAX_MEMORY_BYTES:,} bytes")
+    return int(size)
 
 
 def blocks_in(memory_bytes: int, bytes_per_token: int, block_tokens: int) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from hitlab import kvsize
 from hitlab.curve import Curve
 from hitlab.errors import UsageError
-from hitlab.replay import Option, Replay
+from hitlab.replay import MAX_CAPACITY_BLOCKS, Option, Replay
 from hitlab.trace import Trace
 from hitlab.types import Tally
 
@@ -158,17 +158,31 @@ def _range_or_list(text: str, number: Any) -> list[int]:
 
 def _whole(text: str) -> int:
     try:
-        return int(text.strip().replace("_", ""))
+        number = int(text.strip().replace("_", ""))
     except ValueError:
         raise UsageError(
             f"{text!r} is no number of blocks", todo="write 4096, 500,1000, 1000:100000:log30 or auto"
         ) from None
+    if number > MAX_CAPACITY_BLOCKS:  # no float of a range's arithmetic holds it
+        raise UsageError(f"a capacity of {number} blocks", todo=f"choose 1 to {MAX_CAPACITY_BLOCKS}")
+    return number
 
 
 def auto_capacities(curve: Curve, smallest: int) -> list[int]:
     """From a thousandth of the trace's blocks to where LRU hits all that can be hit; beyond, nothing changes."""
     last = max(curve.capacity_for(1), smallest)
     return spread(min(last, max(smallest, curve.distinct_blocks // 1000)), last, f"log{POINTS}")
+
+
+def leads(points: Iterable[Point], one: str, other: str, rate: str) -> list[tuple[int, float]]:
+    """By how much one policy's rate is above another's, at each capacity that both have."""
+    rates: dict[str, dict[int, float]] = {one: {}, other: {}}
+    for each in points:
+        value = getattr(each, rate)
+        if each.policy in rates and value is not None:
+            rates[each.policy][each.capacity_blocks] = value
+    common = sorted(rates[one].keys() & rates[other].keys())
+    return [(capacity, rates[one][capacity] - rates[other][capacity]) for capacity in common]
 
 
 def crossings(points: Iterable[Point], one: str, other: str, rate: str) -> Iterator[tuple[str, int, int]]:
@@ -179,16 +193,34 @@ def crossings(points: Iterable[Point], one: str, other: str, rate: str) -> Itera
     >>> list(crossings(points, "a", "b", "steady_token_hit_rate"))
     [('a', 10, 20)]
     """
-    rates: dict[str, dict[int, float]] = {one: {}, other: {}}
-    for each in points:
-        value = getattr(each, rate)
-        if each.policy in rates and value is not None:
-            rates[each.policy][each.capacity_blocks] = value
     leader, at = "", 0
-    for capacity in sorted(rates[one].keys() & rates[other].keys()):
-        lead = rates[one][capacity] - rates[other][capacity]
+    for capacity, lead in leads(points, one, other, rate):
         if lead:
             now = one if lead > 0 else other
             if leader and now != leader:
                 yield leader, at, capacity
             leader, at = now, capacity
+
+
+def comparison(points: Iterable[Point], one: str, other: str, rate: str) -> str:
+    """Who wins where, in a sentence; none where the two have no capacity in common.
+
+    >>> points = [Point(p, c, 0, 0, 0, c / n, 0, 0, 0, 0, 0) for p, n in (("a", 50), ("b", 90)) for c in (10, 20)]
+    >>> comparison(points, "a", "b", "cold_token_hit_rate")
+    'a beats b at every capacity here'
+    """
+    points = list(points)
+    ahead = leads(points, one, other, rate)
+    changes = list(crossings(points, one, other, rate))
+    if len(changes) > 1:
+        first, last = changes[0][1], changes[-1][2]
+        return f"{one} and {other} change places {len(changes)} times between {first:,} and {last:,} blocks"
+    if changes:
+        leader, below, above = changes[0]
+        trailer = one if leader == other else other
+        return f"{leader} beats {trailer} up to {below:,} blocks and loses to it from {above:,}"
+    signs = {(lead > 0) - (lead < 0) for _, lead in ahead}
+    if signs <= {0}:
+        return f"{one} and {other} hit the same at every capacity here" if signs else ""
+    leader, trailer = (one, other) if 1 in signs else (other, one)
+    return f"{leader} {'equals or ' * (0 in signs)}beats {trailer} at every capacity here"

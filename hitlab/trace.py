@@ -71,6 +71,12 @@ class Trace:
         return builder.trace()
 
 
+def check_prompt(prompt_tokens: int) -> None:
+    """Raise TraceError for a number of tokens that no request has."""
+    if not 0 <= prompt_tokens <= MAX_TOKENS:
+        raise TraceError(f"{prompt_tokens} prompt tokens", todo=f"a request has 0 to {MAX_TOKENS}")
+
+
 class TraceBuilder:
     """Takes rows one by one and keeps 8 bytes a block reference of them, no Python objects.
 
@@ -99,8 +105,7 @@ class TraceBuilder:
         `loose` is for traces whose token counts do not come from the text that was cut into blocks: any number
         of blocks will do.
         """
-        if not 0 <= prompt_tokens <= MAX_TOKENS:
-            raise TraceError(f"{prompt_tokens} prompt tokens", todo=f"a request has 0 to {MAX_TOKENS}")
+        check_prompt(prompt_tokens)
         full_blocks, rest = divmod(prompt_tokens, self.block_tokens)
         if not loose and not full_blocks <= len(hash_ids) <= full_blocks + (rest > 0):
             raise _misfit(prompt_tokens, len(hash_ids), self.block_tokens)

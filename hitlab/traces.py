@@ -17,7 +17,7 @@ import msgspec
 from hitlab import formats
 from hitlab.errors import TraceError
 from hitlab.formats import Format
-from hitlab.trace import Trace, TraceBuilder
+from hitlab.trace import MAX_TOKENS, Trace, TraceBuilder, check_prompt
 
 PIECE_BYTES = 1 << 16
 MAX_LINE_BYTES = 1 << 28
@@ -40,7 +40,7 @@ def read_trace(
     with `skip_malformed` such rows are counted instead. A damaged archive is always an error. `on_progress`
     is told the bytes of the file read so far, and its size, now and then.
     """
-    chosen = formats.named(format_name) if format_name else None
+    chosen = formats.named(format_name) if format_name is not None else None
     if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
         return _read_sessions(_session_files(path), block_tokens, skip_malformed, on_progress)
     begun, contents = _beginning(_unpacked(_pieces(path, on_progress), str(path)))
@@ -49,6 +49,8 @@ def read_trace(
         return _read_sessions([path], block_tokens, skip_malformed, on_progress)
     if block_tokens is None:
         block_tokens = form.block_tokens or formats.declared_block_tokens(begun)
+        if block_tokens is not None:
+            _check_block_size(block_tokens, str(path))
     if block_tokens is None:
         raise TraceError("the trace does not say its block size", where=str(path), todo="give it with --block-size")
     return _read_rows(path, contents, form, TraceBuilder(block_tokens), skip_malformed)
@@ -91,22 +93,27 @@ def _read_sessions(
     for index, file in enumerate(files):
         try:
             session = decode(b"".join(_unpacked(_pieces(file, None), str(file))).removeprefix(_MARK))
+            _check_block_size(session.block_size, str(file))
             if session.block_size != (block_tokens or session.block_size):
                 raise TraceError(
                     f"block_size is {session.block_size}, but the trace is read at {block_tokens}",
                     todo="all sessions need one block size",
                 )
-            block_tokens = session.block_size
-            scope = -1 if session.hash_id_scope == "global" else index
-            rows += [
-                (arrival_s, tokens, array("q", [numbers.setdefault((scope, each), len(numbers)) for each in hash_ids]))
-                for arrival_s, tokens, hash_ids in formats.flat(session.requests)
-            ]
+            requests = list(formats.flat(session.requests))
+            for _, tokens, _ in requests:
+                check_prompt(tokens)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TraceError) as error:
             misfit = _located(error, str(file))
             if not skip_malformed:
                 raise misfit from None
             skipped.append(f"{misfit.where}: {misfit.what}")
+        else:
+            block_tokens = session.block_size
+            scope = -1 if session.hash_id_scope == "global" else index
+            rows += [
+                (arrival_s, tokens, array("q", [numbers.setdefault((scope, each), len(numbers)) for each in hash_ids]))
+                for arrival_s, tokens, hash_ids in requests
+            ]
         if on_progress:
             on_progress(index + 1, len(files))
     rows.sort(key=lambda row: row[0])
@@ -116,6 +123,11 @@ def _read_sessions(
     for reason in skipped:
         builder.skip(reason)
     return builder.trace()
+
+
+def _check_block_size(block_tokens: int, where: str) -> None:
+    if not 1 <= block_tokens <= MAX_TOKENS:
+        raise TraceError(f"block_size is {block_tokens}", where=where, todo=f"a block has 1 to {MAX_TOKENS} tokens")
 
 
 def _located(error: Exception, where: str) -> TraceError:
@@ -177,7 +189,7 @@ def _unpacked(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
     first = next(pieces, b"")
     packed = chain([first], pieces)
     if first.startswith(b"\x1f\x8b"):
-        return _frames(packed, name, lambda: zlib.decompressobj(wbits=31), zlib.error)
+        return _frames(packed, name, lambda: zlib.decompressobj(wbits=31), zlib.error, padding=b"\0")
     if first.startswith(b"\x28\xb5\x2f\xfd") or (first[:1] in _NOTES and first[1:4] == b"\x2a\x4d\x18"):
         import zstandard
 
@@ -191,13 +203,15 @@ _NOTES = [bytes([first]) for first in range(0x50, 0x60)]
 
 
 def _frames(
-    packed: Iterator[bytes], name: str, new_unpacker: Callable[[], Any], damage: type[Exception]
+    packed: Iterator[bytes], name: str, new_unpacker: Callable[[], Any], damage: type[Exception], padding: bytes = b""
 ) -> Iterator[bytes]:
-    """The contents of compressed frames that follow one another."""
+    """The contents of compressed frames that follow one another, and whatever padding there is after each."""
     unpacker = None
     for piece in packed:
         rest = piece
         while rest:
+            if unpacker is None and not (rest := rest.lstrip(padding)):
+                break
             unpacker = unpacker or new_unpacker()
             try:
                 content = unpacker.decompress(rest)

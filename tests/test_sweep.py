@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import Hitlab
+from rich.console import Console
 
 from hitlab import families, grid, kernels, kvsize, mapped, plot, replay, sweep
 from hitlab.errors import InputError, UsageError
@@ -288,6 +289,86 @@ def test_the_tables_fit_80_columns_and_name_their_rates(hitlab: Hitlab, chats: P
     assert "floor((L-1)/B)*B" in capped.out
 
 
+def test_memory_for_blocks_smaller_than_512_tokens_is_enough(hitlab: Hitlab, here: Path) -> None:
+    Path("small").write_text('{"chat_id":1,"input_length":33,"hash_ids":[5,6,7]}\n')
+    ran = hitlab("sweep", "small", "--policy", "lru", "--memory", "32MiB", "--model", "llama-3.1-8b", "--json")
+    assert [capacity for _, capacity in points_of(ran.out)] == [16]
+
+
+def test_no_name_and_no_number_is_folded(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    name = f"s3fifo:max_freq=1:small_ratio=0.2{70 * "0"}1"
+    lists = ("all", f"lru,{name},fifo")
+    for policies in lists:
+        command = ("sweep", chats, "--policy", policies, "--capacity", "60,1000000000000", "--warmup", "0")
+        ran = hitlab(*command, "--model", "llama-3.1-8b")
+        assert ran.status == 0, ran.err
+        lines = ran.out.splitlines()
+        headings = [line.split() for line in lines if line.startswith("  ") and "blocks" in line]
+        shown = [label for heading in headings for label in heading[2:]]
+        assert shown == (families.names("policies") if policies == "all" else policies.split(","))
+        for heading in headings:
+            at = next(number for number, line in enumerate(lines) if line.split() == heading)
+            rows = [line.split() for line in lines[at + 2 : at + 4]]
+            assert [row[0] for row in rows] == ["60", "1,000,000,000,000"]
+            assert all(len(row) == len(heading) for row in rows)
+            assert all(cell[-3] == "." for row in rows for cell in row[2:])
+    assert max(map(len, ran.out.splitlines())) > 80  # that name alone is as wide
+
+
+def test_a_narrower_terminal_cuts_no_number(
+    hitlab: Hitlab, chats: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = hitlab("sweep", chats, "--policy", "lru,fifo,arc,sieve", "--capacity", "60,400", "--warmup", "0")
+    monkeypatch.setattr("hitlab.cli.options.console", lambda: Console(width=30, highlight=False, markup=False))
+    narrow = hitlab("sweep", chats, "--policy", "lru,fifo,arc,sieve", "--capacity", "60,400", "--warmup", "0")
+    row = next(line for line in wide.out.splitlines() if line.split()[:1] == ["400"])
+    assert row in narrow.out
+
+
+def test_who_wins_everywhere_is_said_for_each_policy_and_table(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    command = ("sweep", chats, "--capacity", "60,100", "--json")
+    points = points_of(hitlab(*command, "--policy", "lru,belady,fifo").out)
+    for phase in ("cold", "steady"):
+        rates = {key: each[f"{phase}_token_hit_rate"] for key, each in points.items()}
+        assert all(rates["belady", size] > rates["lru", size] > rates["fifo", size] for size in (60, 100))
+    ran = hitlab(*command[:-1], "--policy", "belady,lru,fifo,unbounded")
+    for said in ("belady beats lru at every capacity here", "lru beats fifo at every capacity here"):
+        assert ran.out.splitlines().count(said) == 2
+    assert "unbounded beats" not in ran.out
+    without_lru = hitlab(*command[:-1], "--policy", "fifo,belady", "--warmup", "0")
+    assert "belady beats fifo at every capacity here" in without_lru.out
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "said"),
+    [
+        ((0.2, 0.4), (0.1, 0.3), "a beats b at every capacity here"),
+        ((0.1, 0.3), (0.2, 0.4), "b beats a at every capacity here"),
+        ((0.1, 0.3), (0.2, 0.3), "b equals or beats a at every capacity here"),
+        ((0.1, 0.3), (0.1, 0.3), "a and b hit the same at every capacity here"),
+        ((0.1, 0.3, 0.5), (0.2, 0.3, 0.4), "b beats a up to 0 blocks and loses to it from 2"),
+        ((0.1, 0.3, 0.5), (0.2, 0.1, 0.6), "a and b change places 2 times between 0 and 2 blocks"),
+        ((), (), ""),
+    ],
+)
+def test_two_policies_compared_in_a_sentence(one: tuple[float, ...], other: tuple[float, ...], said: str) -> None:
+    points = [
+        Point(policy, n, 0, 0, 0, rate, rate, 0, 0, rate, rate)
+        for policy, rates in (("a", one), ("b", other))
+        for n, rate in enumerate(rates)
+    ]
+    assert sweep.comparison(points, "a", "b", "cold_token_hit_rate") == said
+
+
+def test_files_are_named_once_they_are_written(hitlab: Hitlab, chats: Path, here: Path) -> None:
+    command = ("sweep", chats, "--policy", "lru,fifo", "--capacity", "60,400", "--json")
+    ran = hitlab(*command, "--plot", "a.svg", "--csv", "a.csv", "--requests-out", "a.jsonl")
+    assert all(
+        f"{what}: {file}\n" in ran.err for what, file in (("plot", "a.svg"), ("csv", "a.csv"), ("requests", "a.jsonl"))
+    )
+    assert "plot: " not in hitlab(*command, "--plot", here / "missing" / "a.svg").err
+
+
 def test_where_a_policy_and_lru_change_places_is_said(hitlab: Hitlab, shared: Path, here: Path) -> None:
     trace = shared / "traces" / "conversation_trace.jsonl"
     ran = hitlab("sweep", trace, "--policy", "s3fifo,lru", "--capacity", "6000:7400:lin8", "--warmup", "0")
@@ -349,6 +430,53 @@ def test_a_plot_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
             plot.draw([point], path, title="")
 
 
+def test_no_two_lines_look_alike() -> None:
+    looks = [plot.style(number) for number in range(plot.MAX_LINES)]
+    assert len({(look["color"], look["linestyle"], look["marker"]) for look in looks}) == plot.MAX_LINES
+    policies = len(families.names("policies"))
+    assert len({look["color"] for look in looks[:policies]}) == policies
+
+
+def test_the_axis_says_1_2_5_steps_and_both_ends(tmp_path: Path) -> None:
+    points = [Point("lru", size, 10, 1, 2, 0.5, 0.5, 1, 2, 0.5, 0.5) for size in (1000, 64_000)]
+    plot.draw(points, tmp_path / "a.svg", title="", block_bytes=2**20)
+    content = (tmp_path / "a.svg").read_text()
+    for said in ("1,000", "2,000", "5,000", "10,000", "20,000", "64,000", "50"):
+        assert f">{said}<" in content
+    assert ">50,000<" not in content  # would run into 64,000
+
+
+def test_tick_labels_never_meet() -> None:
+    for first in (1, 7, 60, 999, 123_456):
+        for last in (first, first + 1, 2 * first, 9 * first + 1, 640 * first, 10**6 * first, 10**9 * first):
+            labels = plot.ticks(first, last)
+            assert (labels[0] == first and labels[-1] == last) or last == first + 1
+            assert labels == sorted(set(labels))
+            assert sum(len(plot.number_text(each)) for each in labels) * 0.0155 < 1.5
+
+
+def test_leads_to_names_never_cross(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.axes import Axes
+
+    leads: list[tuple[float, float]] = []
+    annotate = Axes.annotate
+
+    def seen(self: Any, text: str, xy: Any, *arguments: Any, **options: Any) -> Any:
+        if not text:
+            leads.append((xy[1], options["xytext"][1]))
+        return annotate(self, text, xy, *arguments, **options)
+
+    monkeypatch.setattr(Axes, "annotate", seen)
+    rates = [0.9, 0.1, 0.9, 0.89, 0.895, 0.5, 0.9, 0.91, 0.1]
+    points = [
+        Point(str(n), size, 0, 0, 0, rate, rate, 0, 0, rate, rate) for n, rate in enumerate(rates) for size in (10, 20)
+    ]
+    plot.draw(points, tmp_path / "a.svg", title="")
+    assert sorted(leads) == leads
+    places = [place for _, place in leads]
+    assert places == sorted(set(places)) and len(places) == len(rates)
+
+
 def test_labels_keep_their_gap_and_stay_below_the_top() -> None:
     places = plot.apart([9.0, 9.5, 10.0, 10.0], 1, 10)
     assert places == [7.0, 8.0, 9.0, 10.0]
@@ -361,7 +489,23 @@ def test_labels_keep_their_gap_and_stay_below_the_top() -> None:
         (("--capacity", "60", "--memory", "1GiB"), "both --capacity and --memory"),
         (("--memory", "1GiB"), "--memory needs to know"),
         (("--model", "qwen3-8b", "--bytes-per-token", "4"), "both --bytes-per-token and --model"),
-        (("--bytes-per-token", "0"), "0 bytes per token"),
+        (("--bytes-per-token", "0"), "--bytes-per-token is 0; give 1 to"),
+        (("--bytes-per-token", 10**400, "--capacity", "60"), "--bytes-per-token is 1000"),
+        (("--memory", "1GiB:2GiB:log3", "--kv-bytes", "0", "--model", "llama-3.1-8b"), "--kv-bytes is 0; give 1 to"),
+        (("--memory", "1GiB:2GiB:log3", "--kv-bytes", "-2", "--model", "llama-3.1-8b"), "--kv-bytes is -2; give 1 to"),
+        (("--memory", f"1GiB:{'9' * 400}TB", "--model", "llama-3.1-8b"), "of memory; choose up to"),
+        (("--model", ""), "no model named ''"),
+        (("--capacity", "1:9999999999999999999999:log3"), "a capacity of 9999999999999999999999 blocks; choose 1 to"),
+        (("--capacity", "9007199254740993"), "a capacity of 9007199254740993 blocks; choose 1 to"),
+        (("--capacity", ""), "'' is no number of blocks"),
+        (("--jobs", "0"), "--jobs is 0; give 1 or more"),
+        (("--jobs", "-5"), "--jobs is -5; give 1 or more"),
+        (("--policy", "lru, LRU"), "--policy has lru twice"),
+        (("--policy", "s3fifo:max_freq=1,s3fifo,s3fifo:max-freq=1"), "--policy has s3fifo:max-freq=1 twice"),
+        (
+            ("--plot", "a.png", "--policy", ",".join(f"s3fifo:max_freq={n}" for n in range(1, 42))),
+            "a plot of 41 policies; plot up to 40",
+        ),
         (("--warmup", "1"), "a warm-up of 1.0"),
         (("--weight", "block"), "no weight named 'block'"),
         (("--policy", "mru"), "no policy named 'mru'"),
@@ -387,5 +531,6 @@ def test_a_trace_without_requests_has_no_rates(hitlab: Hitlab, here: Path) -> No
     (here / "empty").touch()
     ran = hitlab("sweep", "empty", "--policy", "lru,s3fifo", "--json")
     assert ran.status == 0
+    assert ran.err == "no requests in the trace empty\n"
     assert {each["cold_token_hit_rate"] for each in points_of(ran.out).values()} == {None}
     assert hitlab("sweep", "empty", "--plot", "empty.svg").status == 0

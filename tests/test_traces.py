@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
+from conftest import Hitlab
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -291,6 +292,62 @@ def test_a_format_that_is_named_is_not_told_from_anything(read: Callable[..., Tr
         read(BAILIAN, None, format_name="csv")
     with pytest.raises(TraceError, match="does not say its block size"):
         read(ROW, None, format_name="kvcache-simulator")
+    with pytest.raises(UsageError, match="no trace format named ''"):
+        read(ROW, None, format_name="")
+
+
+def test_a_trace_that_states_a_block_size_there_is_none_is_named(read: Callable[..., Trace]) -> None:
+    with pytest.raises(TraceError, match="block_size is 0") as caught:
+        read(SIMULATOR.replace(b"64", b"0"), None)
+    assert caught.value.where.endswith("trace")
+
+
+def test_the_first_session_left_out_does_not_set_the_block_size(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({"block_size": 32, "requests": [{"t": 1.0, "in": -1, "hash_ids": []}]}))
+    (tmp_path / "b.json").write_text(json.dumps(SESSION))
+    trace = read_trace(tmp_path, skip_malformed=True)
+    assert (trace.block_tokens, trace.requests, trace.skipped_rows) == (64, 4, 1)
+
+
+@pytest.mark.parametrize("command", [("trace", "info"), ("replay", "--capacity", "60"), ("sweep",)], ids=" ".join)
+def test_a_trace_without_requests_is_said_to_be_one(hitlab: Hitlab, tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "empty.gz").write_bytes(gzip.compress(b""))
+    (tmp_path / "one").write_bytes(ROW)
+    ran = hitlab(*command, tmp_path / "empty.gz", "--json")
+    assert (ran.status, "no requests in the trace " in ran.err) == (0, True)
+    assert "no requests" not in hitlab(*command, tmp_path / "one", "--json").err
+
+
+@pytest.mark.parametrize("command", [("trace", "info"), ("replay", "--capacity", "60"), ("sweep",)], ids=" ".join)
+def test_an_empty_name_of_a_trace_or_a_format_is_wrong_usage(
+    hitlab: Hitlab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "session.json").write_text(json.dumps(SESSION))
+    ran = hitlab(*command, "")
+    assert (ran.status, ran.out, ran.err) == (2, "", "hitlab: TRACE is empty; name a file, or a folder of sessions\n")
+    ran = hitlab(*command, "session.json", "--format", "")
+    assert (ran.status, ran.out) == (2, "")
+    assert "no trace format named ''" in ran.err
+
+
+@pytest.mark.parametrize("command", [("trace", "info"), ("replay",), ("sweep",)], ids=" ".join)
+def test_help_breaks_lines_at_the_terminal_s_width_only(hitlab: Hitlab, command: tuple[str, ...]) -> None:
+    import inspect
+
+    from hitlab.cli import replay, sweep, trace
+
+    documented = {"trace": trace.info, "replay": replay.command, "sweep": sweep.command}[command[0]]
+    shown = hitlab(*command, "--help").out
+    for paragraph in inspect.cleandoc(documented.__doc__ or "").split("\n\n"):
+        words, line = paragraph.split(), ""
+        for word in words:  # as a terminal of 80 columns with a margin of 1 fills its lines
+            if len(line) + len(word) + bool(line) > 78:
+                assert f" {line} " in shown
+                line = word
+            else:
+                line = f"{line} {word}".strip()
+        assert f" {line} " in shown
 
 
 def test_blocks_cut_from_characters_need_not_fit_the_tokens(read: Callable[..., Trace]) -> None:
@@ -319,7 +376,7 @@ def test_rows_may_give_the_tokens_of_a_last_block_that_is_not_full(read: Callabl
     assert read(row, None).prompt_tokens.tolist() == [100]
 
 
-@pytest.mark.parametrize("stamp", [b"null", b'"noon"', b"true", b"[1]"])
+@pytest.mark.parametrize("stamp", [b"null", b'"noon"', b"true", b"[1]", b"1" + b"0" * 400, b"-1" + b"0" * 400])
 def test_a_time_stamp_that_is_no_number_is_no_time(read: Callable[..., Trace], stamp: bytes) -> None:
     trace = read(ROW.replace(b'"timestamp": 0', b'"timestamp": ' + stamp))
     assert np.isnan(trace.arrival_s).all()
@@ -358,13 +415,19 @@ def test_sessions_of_a_folder_are_merged_by_time_and_share_no_local_ids(tmp_path
         ({"requests": [{"t": 1.0, "in": 5}]}, "no `hash_ids`"),
         ({"requests": [{"t": 1.0, "in": 5, "hash_ids": [1.5]}]}, "not a request: Expected `int`"),
         ({"requests": None}, "not a request"),
+        ({"requests": [{"t": 1.0, "in": 99999999999, "hash_ids": [1]}]}, "99999999999 prompt tokens"),
+        ({"requests": [{"t": 1.0, "in": -1, "hash_ids": [1]}]}, "-1 prompt tokens"),
+        ({"requests": [{"t": 1.0, "requests": [{"in": 2**31, "hash_ids": []}]}]}, "2147483648 prompt tokens"),
+        ({"block_size": 0}, "block_size is 0; a block has"),
+        ({"block_size": -5}, "block_size is -5; a block has"),
     ],
 )
 def test_a_session_that_is_none_is_named_or_left_out(tmp_path: Path, change: dict[str, Any], said: str) -> None:
     (tmp_path / "a.json").write_text(json.dumps(SESSION))
     (tmp_path / "b.json").write_text(json.dumps({**SESSION, **change}))
-    with pytest.raises(TraceError, match=said) as caught:
+    with pytest.raises(TraceError) as caught:
         read_trace(tmp_path)
+    assert said in str(caught.value)
     assert caught.value.where == str(tmp_path / "b.json")
     trace = read_trace(tmp_path, skip_malformed=True)
     assert (trace.requests, trace.skipped_rows) == (4, 1)
@@ -393,6 +456,10 @@ ENCODINGS: dict[str, Callable[[bytes], bytes]] = {
     "gzip of a byte-order mark and CRLF": lambda content: gzip.compress(
         b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n")
     ),
+    "gzip with padding": lambda content: gzip.compress(content) + bytes(1000),
+    "gzip members with padding": lambda content: b"".join(
+        gzip.compress(part) + bytes(9) for part in (content[:50], content[50:])
+    ),
     "zstandard": zstandard.ZstdCompressor().compress,
     "zstandard frames": lambda content: b"".join(
         zstandard.ZstdCompressor(write_checksum=True).compress(part) for part in (content[:50], content[50:])
@@ -420,7 +487,7 @@ def test_an_archive_cut_anywhere_or_damaged_is_an_error_and_never_part_of_a_trac
     for end in (*range(5, len(packed) - 1, 7), len(packed) - 1):
         with pytest.raises(TraceError, match="the archive ends too early"):
             read(packed[:end], skip_malformed=True)
-    for content in (packed[:-6] + bytes(6), packed + b"garbage"):
+    for content in (packed[:-6] + bytes(6), packed + b"garbage", packed + bytes(9) + b"garbage"):
         with pytest.raises(TraceError, match="damaged archive"):
             read(content)
 

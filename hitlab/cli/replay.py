@@ -47,14 +47,15 @@ def command(
 ) -> None:
     """Replay a trace through a prefix cache of fixed size: hit tokens, longest prefix only.
 
-    A request hits the leading blocks that are all resident when it arrives; then each of its blocks is
-    accessed in order. A trace's ids are its blocks: nothing is tokenized or hashed again. k blocks of B tokens count
-    min(k*B, L) of a prompt's L tokens.
+    A request hits its leading resident blocks; then each of its blocks, hit or not, is accessed in order.
+
+    A trace's ids are its blocks: nothing is tokenized or hashed again.
+
+    k blocks of B tokens count min(k*B, L) of a prompt's L tokens.
 
     Example: hitlab replay conversation_trace.jsonl --policy s3fifo --capacity 4096
     """
-    from hitlab import kernels, replay, requestfile, traces
-    from hitlab.cli.progress import progress
+    from hitlab import kernels, replay, requestfile
     from hitlab.sweep import Choice
 
     choice = Choice.of(policy)
@@ -66,10 +67,7 @@ def command(
         raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
     if requests_out:
         requestfile.check(requests_out)
-    with progress(f"reading {trace.name}") as on_progress:
-        requests = traces.read_trace(
-            trace, block_size, format_name=form, skip_malformed=skip_malformed, on_progress=on_progress
-        )
+    requests = given.read(trace, block_size, form, skip_malformed)
 
     def announce() -> None:
         kept = "once" if kernels.folder(chosen) else "for this run only: there is no folder to keep it in"
@@ -89,6 +87,7 @@ def command(
     if requests_out:
         with requestfile.opened(requests_out) as write:
             write(result, {})
+        print(f"requests: {requests_out}", file=sys.stderr)
     if as_json:
         opt.print_json(_document(result, requests, first_steady, engine_cap, per_request))
     else:

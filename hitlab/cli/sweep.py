@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from hitlab.sweep import Choice, Point
     from hitlab.trace import Trace
 
+MAX_ELEMENT_BYTES = 16
+TABLE_WIDTH = 80
 SMALLEST_AUTO = 10  # blocks; every policy works with so many at its default options
 
 
@@ -69,29 +72,26 @@ def command(
 ) -> None:
     """Replay a trace at many cache sizes: how much cache it needs, and whether the policy matters.
 
-    Cold is the whole trace from an empty cache, steady the requests after the warm-up. LRU's points come from one
-    pass, those of others from a replay each, on all cores. Ctrl-C keeps the finished points; the same command goes
-    on from there.
+    Cold is the whole trace from an empty cache, steady the requests after the warm-up.
+
+    LRU's points come from one pass, those of others from a replay each, on all cores.
+
+    Ctrl-C keeps the finished points; the same command goes on from there.
 
     Example: hitlab sweep conversation_trace.jsonl --policy s3fifo,lru --capacity 1000:100000:log30 --plot curves.svg
     """
-    from hitlab import grid, kernels, replay, requestfile, traces
+    from hitlab import grid, kernels, replay, requestfile
     from hitlab.cli.progress import progress
 
-    if weight not in ("token", "request"):
-        raise UsageError(f"no weight named {weight!r}", todo="choose token or request")
-    if not 0 <= warmup < 1:
-        raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
+    _check(weight, warmup, jobs)
     if requests_out:
         requestfile.check(requests_out)
-    choices = _choices(policy)
+    choices = _choices(policy, drawn=plot is not None)
     token_bytes = _token_bytes(bytes_per_token, model, kv_bytes)
     sizes = _sizes(capacity, memory, token_bytes)
-    grid.check(choices, sizes(512, None) or [SMALLEST_AUTO])  # before a long file is read
-    with progress(f"reading {trace.name}") as on_progress:
-        requests = traces.read_trace(
-            trace, block_size, format_name=form, skip_malformed=skip_malformed, on_progress=on_progress
-        )
+    # before a long file is read, whose blocks may turn out larger
+    grid.check(choices, sizes(max(block_size or 1, 1), None) or [SMALLEST_AUTO])
+    requests = given.read(trace, block_size, form, skip_malformed)
 
     curves: list[Curve] = []
 
@@ -123,10 +123,7 @@ def command(
     if csv:
         _write_csv(points, csv, block_bytes)
     if plot and points:
-        from hitlab.plot import draw
-
-        rate = f"{'steady' if wanted.first_steady else 'cold'}_{weight}_hit_rate"
-        draw(points, plot, title=_title(wanted, trace), rate=rate, block_bytes=block_bytes)
+        _draw(wanted, points, plot, _title(wanted, trace), weight, block_bytes)
     if stopped:
         raise stopped
     if requests_out:
@@ -134,18 +131,40 @@ def command(
             for number, (label, replayed) in enumerate(grid.replays(wanted), 1):
                 write(replayed, {"policy": label, "capacity_blocks": replayed.capacity_blocks})
                 on_progress(number, wanted.size)
+        _say(f"requests: {requests_out}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _announce() -> None:
-    print("compiling kernels, once ...", file=sys.stderr, flush=True)
+    _say("compiling kernels, once ...")
 
 
-def _choices(text: str) -> "list[Choice]":
+def _check(weight: str, warmup: float, jobs: int | None) -> None:
+    if weight not in ("token", "request"):
+        raise UsageError(f"no weight named {weight!r}", todo="choose token or request")
+    if not 0 <= warmup < 1:
+        raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"--jobs is {jobs}", todo="give 1 or more")
+
+
+def _choices(text: str, drawn: bool) -> "list[Choice]":
     from hitlab import families
+    from hitlab.plot import check_lines
     from hitlab.sweep import Choice
 
     named = families.names("policies") if text.strip().lower() == "all" else text.split(",")
-    return list({each.strip(): Choice.of(each.strip()) for each in named}.values())
+    choices: list[Choice] = []
+    for each in map(Choice.of, map(str.strip, named)):
+        if any((each.policy, each.options) == (other.policy, other.options) for other in choices):
+            raise UsageError(f"--policy has {each.label} twice", todo="name each policy once")
+        choices.append(each)
+    if drawn:
+        check_lines(len(choices))
+    return choices
 
 
 def _token_bytes(stated: int | None, model: str | None, kv_bytes: int) -> int | None:
@@ -153,9 +172,11 @@ def _token_bytes(stated: int | None, model: str | None, kv_bytes: int) -> int | 
 
     if stated is not None and model is not None:
         raise UsageError("both --bytes-per-token and --model are given", todo="give one of them")
-    if stated is not None and stated < 1:
-        raise UsageError(f"{stated} bytes per token", todo="give 1 or more")
-    return kvsize.architecture(model).bytes_per_token(kv_bytes) if model else stated
+    if stated is not None and not 1 <= stated <= kvsize.MAX_MEMORY_BYTES:
+        raise UsageError(f"--bytes-per-token is {stated}", todo=f"give 1 to {kvsize.MAX_MEMORY_BYTES:,}")
+    if not 1 <= kv_bytes <= MAX_ELEMENT_BYTES:
+        raise UsageError(f"--kv-bytes is {kv_bytes}", todo=f"give 1 to {MAX_ELEMENT_BYTES}: 1 for FP8, 2 for 16 bits")
+    return stated if model is None else kvsize.architecture(model).bytes_per_token(kv_bytes)
 
 
 def _sizes(capacity: str | None, memory: str | None, token_bytes: int | None) -> Any:
@@ -168,7 +189,7 @@ def _sizes(capacity: str | None, memory: str | None, token_bytes: int | None) ->
         if token_bytes is None:
             raise UsageError("--memory needs to know what a token takes", todo="add --bytes-per-token or --model")
         return lambda block_tokens, curve: sweep.memory_capacities(memory, token_bytes, block_tokens)
-    listed = sweep.capacities(capacity or "auto")
+    listed = sweep.capacities("auto" if capacity is None else capacity)
     if listed is not None:
         return lambda block_tokens, curve: listed
     return lambda block_tokens, curve: curve and sweep.auto_capacities(curve(), SMALLEST_AUTO)
@@ -222,6 +243,17 @@ def _write_csv(points: "Sequence[Point]", path: Path, block_bytes: int | None) -
                 rows.writerow([*msgspec.structs.astuple(each), *memory])
     except OSError as error:
         raise InputError(f"the points can't be written: {error.strerror}", where=str(path)) from None
+    _say(f"csv: {path}")
+
+
+def _draw(
+    wanted: "Sweep", points: "Sequence[Point]", path: Path, title: str, weight: str, block_bytes: int | None
+) -> None:
+    from hitlab.plot import draw
+
+    rate = f"{'steady' if wanted.first_steady else 'cold'}_{weight}_hit_rate"
+    draw(points, path, title=title, rate=rate, block_bytes=block_bytes)
+    _say(f"plot: {path}")
 
 
 def _print(
@@ -236,7 +268,7 @@ def _print(
         console.print(f"skipped rows: {wanted.trace.skipped_rows:,}, first {wanted.trace.first_skipped}")
     labels = [choice.label for choice in wanted.choices]
     if len(labels) == 1:
-        console.print(_one_policy(points, block_bytes))
+        _show(_one_policy(points, block_bytes))
         return
     phases = {"cold": "cold: all requests, from an empty cache"}
     if wanted.first_steady:
@@ -244,73 +276,75 @@ def _print(
     for phase, said in phases.items():
         rate = f"{phase}_{weight}_hit_rate"
         console.print(f"\n{said}; hit rate in %, {weight}-weighted")
-        for table in _policy_tables(points, labels, rate, block_bytes):
-            console.print(table)
-        for line in _crossings(points, labels, rate):
+        for columns in _policy_tables(points, labels, rate, block_bytes):
+            _show(columns)
+        for line in _comparisons(points, wanted.choices, rate):
             console.print(line)
 
 
-def _crossings(points: "Sequence[Point]", labels: Sequence[str], rate: str) -> Iterator[str]:
-    """Where a policy and LRU change places, if they do so once."""
-    from hitlab import sweep
+def _comparisons(points: "Sequence[Point]", choices: "Sequence[Choice]", rate: str) -> Iterator[str]:
+    """Each policy beside LRU, or the first one where LRU is not among them; one without a capacity always wins."""
+    from hitlab import kernels, sweep
 
-    for label in labels:
-        found = list(sweep.crossings(points, label, "lru", rate)) if "lru" in labels and label != "lru" else []
-        if len(found) == 1:
-            leader, below, above = found[0]
-            other = label if leader == "lru" else "lru"
-            yield f"{leader} beats {other} up to {below:,} blocks and loses to it from {above:,}"
+    labels = [c.label for c in choices if not hasattr(kernels.policy_named(c.policy), "IGNORES_CAPACITY")]
+    baseline = "lru" if "lru" in labels else next(iter(labels), "")
+    lines = (sweep.comparison(points, label, baseline, rate) for label in labels if label != baseline)
+    yield from filter(None, lines)
 
 
-def _one_policy(points: "Sequence[Point]", block_bytes: int | None) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+Column = list[str]  # a heading, of one line or more, and cells
 
-    table = Table(box=SIMPLE_HEAD)
-    memory = ["GiB"] if block_bytes else []
+
+def _one_policy(points: "Sequence[Point]", block_bytes: int | None) -> list[Column]:
     names = ["cold\ntokens", "cold\nrequests", "steady\ntokens", "steady\nrequests"]
-    for name in ("blocks", *memory, *names, "resident\nat the end"):
-        table.add_column(name, justify="right")
-    for each in points:
-        rates = (
-            each.cold_token_hit_rate,
-            each.cold_request_hit_rate,
-            each.steady_token_hit_rate,
-            each.steady_request_hit_rate,
-        )
-        table.add_row(
-            f"{each.capacity_blocks:,}",
-            *([_gib(each.capacity_blocks, block_bytes)] if block_bytes else []),
-            *(_percent(rate, " %") for rate in rates),
-            f"{each.final_blocks:,}",
-        )
-    return table
+    rates = ["cold_token_hit_rate", "cold_request_hit_rate", "steady_token_hit_rate", "steady_request_hit_rate"]
+    return [
+        *_size_columns([each.capacity_blocks for each in points], block_bytes),
+        *([name, *(_percent(getattr(p, rate), " %") for p in points)] for name, rate in zip(names, rates, strict=True)),
+        ["resident\nat the end", *(f"{each.final_blocks:,}" for each in points)],
+    ]
 
 
 def _policy_tables(
     points: "Sequence[Point]", labels: Sequence[str], rate: str, block_bytes: int | None
-) -> "Iterator[Any]":
+) -> "Iterator[list[Column]]":
     """A column a policy, as many as 80 columns hold, then the next ones."""
+    rates = {(each.policy, each.capacity_blocks): getattr(each, rate) for each in points}
+    capacities = sorted({each.capacity_blocks for each in points})
+    sizes = _size_columns(capacities, block_bytes)
+    shown = list(sizes)
+    for label in labels:
+        column = [label, *(_percent(rates.get((label, capacity))) for capacity in capacities)]
+        if len(shown) > len(sizes) and _table_width([*shown, column]) > TABLE_WIDTH:
+            yield shown
+            shown = list(sizes)
+        shown.append(column)
+    yield shown
+
+
+def _size_columns(capacities: Sequence[int], block_bytes: int | None) -> list[Column]:
+    columns = [["blocks", *(f"{capacity:,}" for capacity in capacities)]]
+    if block_bytes:
+        columns.append(["GiB", *(_gib(capacity, block_bytes) for capacity in capacities)])
+    return columns
+
+
+def _table_width(columns: Sequence[Column]) -> int:
+    """Of the printed table: cells with a space on both sides, a gap between columns and one at each end."""
+    return 1 + sum(3 + max(map(len, chain(*map(str.splitlines, column)))) for column in columns)
+
+
+def _show(columns: Sequence[Column]) -> None:
+    """Print a table at its own width: on a narrower terminal lines wrap, numbers are never cut."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    rates = {(each.policy, each.capacity_blocks): getattr(each, rate) for each in points}
-    capacities = sorted({each.capacity_blocks for each in points})
-    rest = list(labels)
-    while rest:
-        room = 80 - (24 if block_bytes else 13)
-        shown: list[str] = []
-        while rest and (not shown or room >= max(5, len(rest[0])) + 2):
-            room -= max(5, len(rest[0])) + 2
-            shown.append(rest.pop(0))
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1))
-        for name in ("blocks", *(["GiB"] if block_bytes else []), *shown):
-            table.add_column(name, justify="right", overflow="fold")
-        for capacity in capacities:
-            memory = [_gib(capacity, block_bytes)] if block_bytes else []
-            cells = (_percent(rates.get((label, capacity))) for label in shown)
-            table.add_row(f"{capacity:,}", *memory, *cells)
-        yield table
+    table = Table(box=SIMPLE_HEAD, width=_table_width(columns))
+    for heading, *_ in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in zip(*(cells for _, *cells in columns), strict=True):
+        table.add_row(*row)
+    opt.console().print(table, crop=False)
 
 
 def _percent(rate: float | None, unit: str = "") -> str:

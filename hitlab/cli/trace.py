@@ -9,7 +9,7 @@ from hitlab.cli import options as opt
 from hitlab.cli import trace_options as given
 
 if TYPE_CHECKING:
-    from hitlab.inspection import Inspection
+    from hitlab.inspection import Arrivals, Inspection
 
 app = typer.Typer(help="Look at a trace.\n\nExample: hitlab trace info conversation_trace.jsonl", no_args_is_help=True)
 
@@ -29,18 +29,15 @@ def info(
 ) -> None:
     """Say what a trace holds: requests, blocks, reuse, the most any cache could hit, how requests arrive.
 
-    Ceilings are hit rates of a cache that never evicts: with whole prompts countable, and with the engine's cap of
-    floor((L-1)/B)*B tokens a request.
+    Ceilings are hit rates of a cache that never evicts.
+
+    The engine's ceiling counts at most floor((L-1)/B)*B of a prompt's L tokens, in blocks of B.
 
     Example: hitlab trace info conversation_trace.jsonl
     """
-    from hitlab import curve, inspection, kernels, traces
-    from hitlab.cli.progress import progress
+    from hitlab import curve, inspection, kernels
 
-    with progress(f"reading {trace.name}") as on_progress:
-        requests = traces.read_trace(
-            trace, block_size, format_name=form, skip_malformed=skip_malformed, on_progress=on_progress
-        )
+    requests = given.read(trace, block_size, form, skip_malformed)
     kernel = kernels.curve_kernel()
     found = inspection.inspect(
         requests,
@@ -70,7 +67,7 @@ def _print(found: "Inspection", path: Path) -> None:
         "LRU needs": ", ".join(
             f"{blocks:,} blocks for {float(share):.0%} of it" for share, blocks in found.lru_blocks_for_share.items()
         ),
-        "arrivals": _arrivals(found),
+        **_arrivals(found.arrivals),
     }
     if found.skipped_rows:
         rows["skipped rows"] = f"{found.skipped_rows:,}"
@@ -86,13 +83,12 @@ def _percent(rate: float | None) -> str:
     return "none" if rate is None else f"{rate:.3%}"
 
 
-def _arrivals(found: "Inspection") -> str:
-    if found.arrivals is None:
-        return "not said"
-    arrivals = found.arrivals
-    order = "in" if arrivals.in_order else "NOT in"
-    return (
-        f"{arrivals.requests_per_s:,.2f} requests/s over {arrivals.duration_s:,.0f} s, "
-        f"{arrivals.peak_requests_per_s:,.2f} in the fullest minute; gaps vary by {arrivals.gap_variation:.2f} "
-        f"of their mean (1 is at random); rows {order} order of time"
-    )
+def _arrivals(arrivals: "Arrivals | None") -> dict[str, str]:
+    if arrivals is None:
+        return {"arrivals": "not said"}
+    return {
+        "arrivals": f"{arrivals.requests_per_s:,.2f} requests/s over {arrivals.duration_s:,.0f} s, "
+        f"{arrivals.peak_requests_per_s:,.2f} in the fullest minute",
+        "gaps": f"standard deviation {arrivals.gap_variation:.2f} times the mean (1 is random arrivals)",
+        "order": f"rows are {'in' if arrivals.in_order else 'NOT in'} order of time",
+    }

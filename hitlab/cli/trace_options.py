@@ -1,13 +1,29 @@
-"""Options of the commands that read a trace, said once."""
+"""Options of the commands that read a trace, said once, and how they read it."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hitlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from hitlab.trace import Trace
+
+
+def path(text: str) -> Path:
+    """A trace's path. Raises UsageError for an empty one, which pathlib takes for the current folder."""
+    if not text:
+        raise UsageError("TRACE is empty", todo="name a file, or a folder of sessions")
+    return Path(text)
+
+
 TraceFile = Annotated[
     Path,
-    typer.Argument(help="A trace: JSON Lines, plain, .gz or .zst; an agent's session, or a folder of them."),
+    typer.Argument(
+        parser=path, help="A trace: JSON Lines, plain, .gz or .zst; an agent's session, or a folder of them."
+    ),
 ]
 BlockSize = Annotated[
     int | None,
@@ -30,3 +46,17 @@ Warmup = Annotated[
 EngineCap = Annotated[
     bool, typer.Option("--engine-cap", help="Count at most floor((L-1)/B)*B tokens a request, as engines do.")
 ]
+
+
+def read(trace: Path, block_size: int | None, form: str | None, skip_malformed: bool) -> "Trace":
+    """The trace, with a progress line if that takes long and a word on stderr if it holds no request."""
+    from hitlab import traces
+    from hitlab.cli.progress import progress
+
+    with progress(f"reading {trace.name}") as on_progress:
+        requests = traces.read_trace(
+            trace, block_size, format_name=form, skip_malformed=skip_malformed, on_progress=on_progress
+        )
+    if not requests.requests:
+        print(f"no requests in the trace {trace}", file=sys.stderr)
+    return requests
