@@ -3,14 +3,27 @@
 Measured on 0.5.23 and 0.5.5 (docs/engine-notes.md).
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from hitlab.cache import CacheModel, Ranks
 from hitlab.cache.radix import RadixCache, from_recording
-from hitlab.dialect import Completion, Counters, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts
-from hitlab.errors import MetricsError
+from hitlab.dialect import (
+    Completion,
+    Count,
+    Counters,
+    HttpRequest,
+    LogEntry,
+    Reply,
+    ResetOutcome,
+    ServerFacts,
+    Size,
+)
+from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.recording import Recording
 from hitlab.scrape import Page, tokens
 from hitlab.types import Prompt, Tally
@@ -20,6 +33,7 @@ TITLE = "SGLang"
 DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_BLOCK_TOKENS = 1
 FACT_PATHS = (("/server_info", "/get_server_info"), ("/model_info", "/get_model_info"))
+METRIC_PREFIX = "sglang:"
 NO_METRICS = "start SGLang with --enable-metrics, or give measure its log with --log FILE"
 NO_RESET = "measure with --cold-by fresh-prefix"
 LOG_LACKS = ""
@@ -28,6 +42,37 @@ _EFFECTIVE = "sglang:prefill_effective_tokens_total"  # 0.5.18 and newer; retrac
 _PROMPT, _CACHED = "sglang:prompt_tokens_total", "sglang:cached_tokens_total"  # every version
 _REALTIME = "sglang:realtime_tokens_total"  # counts retracted requests again
 _EVICTED, _RETRACTED = "sglang:evicted_tokens_total", "sglang:num_retracted_requests_total"
+
+
+class _Finish(msgspec.Struct):
+    type: str | None = None
+
+
+class _Meta(msgspec.Struct):
+    prompt_tokens: Count
+    cached_tokens: Count | None = None
+    finish_reason: _Finish | None = None
+
+
+class _Generated(msgspec.Struct):
+    meta_info: _Meta | None = None
+    output_ids: tuple[int, ...] | None = None
+
+
+class _Info(msgspec.Struct):
+    version: str | None = None
+    page_size: Size | None = None
+    max_total_num_tokens: Count | None = None
+    served_model_name: str | None = None
+    model_path: str | None = None
+    context_length: Count | None = None
+    max_req_input_len: Count | None = None
+    disable_radix_cache: bool | None = None
+    radix_eviction_policy: str | None = None
+    chunked_prefill_size: int | None = None
+    disable_overlap_schedule: bool | None = None
+    dp_size: Count | None = None
+    speculative_algorithm: str | None = None
 
 
 def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
@@ -43,14 +88,15 @@ def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpReques
 
 def read_completion(reply: Reply) -> Completion:
     """`meta_info` comes with every response."""
-    document = reply.json() or {}
-    meta = document.get("meta_info") or {}
-    output = document.get("output_ids")
+    generated = reply.read(_Generated, TITLE)
+    meta = generated.meta_info
+    if meta is None:
+        raise RequestRefusedError(f"an answer without a completion: {reply.says}")
     return Completion(
-        prompt_tokens=meta.get("prompt_tokens"),
-        cached_tokens=meta.get("cached_tokens"),
-        output=tuple(output) if output else None,
-        stopped=(meta.get("finish_reason") or {}).get("type") == "stop",
+        prompt_tokens=meta.prompt_tokens,
+        cached_tokens=meta.cached_tokens,
+        output=generated.output_ids or None,
+        stopped=meta.finish_reason is not None and meta.finish_reason.type == "stop",
     )
 
 
@@ -64,13 +110,13 @@ def completions(prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
 
 def read_completions(reply: Reply) -> Completion:
     """One document a prompt, each with its own counts."""
-    metas = [document.get("meta_info") or {} for document in reply.json() or []]
-
-    def added(name: str) -> int | None:
-        counts: list[Any] = [meta.get(name) for meta in metas]
-        return None if None in counts or not counts else sum(counts)
-
-    return Completion(added("prompt_tokens"), added("cached_tokens"))
+    metas = [generated.meta_info for generated in reply.read(tuple[_Generated, ...], TITLE)]
+    if not any(metas):
+        raise RequestRefusedError(f"an answer without a completion: {reply.says}")
+    return Completion(
+        prompt_tokens=_sum(meta.prompt_tokens if meta else None for meta in metas),
+        cached_tokens=_sum(meta.cached_tokens if meta else None for meta in metas),
+    )
 
 
 def reset() -> HttpRequest:
@@ -87,33 +133,31 @@ def read_reset(reply: Reply) -> ResetOutcome:
 
 def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     """From /server_info, whose page size is the effective one; the pool of one rank from the metrics."""
-    info: dict[str, Any] = {}
-    for path in FACT_PATHS[0]:
-        document = replies[path].json() if path in replies else None
-        info = document if isinstance(document, dict) else info
-    block_tokens = info.get("page_size") or _gauge(page, "sglang:page_size")
-    capacity_tokens = _gauge(page, "sglang:max_total_num_tokens") or info.get("max_total_num_tokens")
-    chunk = info.get("chunked_prefill_size")
-    off = info.get("disable_radix_cache")
-    policy = info.get("radix_eviction_policy") or "lru"
+    said = [replies[path].read(_Info, TITLE) for path in FACT_PATHS[0] if path in replies]
+    info = said[0] if said else _Info()
+    block_tokens = info.page_size or _gauge(page, "sglang:page_size")
+    capacity_tokens = _gauge(page, "sglang:max_total_num_tokens") or info.max_total_num_tokens
+    chunk = info.chunked_prefill_size
+    off = info.disable_radix_cache
+    policy = info.radix_eviction_policy or "lru"
     return ServerFacts(
-        version=info.get("version"),
-        model=info.get("served_model_name"),
-        model_path=info.get("model_path"),
-        max_model_tokens=info.get("context_length") or info.get("max_req_input_len"),
+        version=info.version,
+        model=info.served_model_name,
+        model_path=info.model_path,
+        max_model_tokens=info.context_length or info.max_req_input_len,
         block_tokens=block_tokens,
         pool_blocks=capacity_tokens // block_tokens if capacity_tokens and block_tokens else None,
         capacity_tokens=capacity_tokens,
         caching=None if off is None else not off,
-        ranks=info.get("dp_size") or 1,
+        ranks=info.dp_size or 1,
         chunked_prefill_tokens=chunk if chunk and chunk > 0 else None,  # -1 is off
-        overlap_schedule=not info.get("disable_overlap_schedule"),
-        emulated="emulated" in str(info.get("version")),
+        overlap_schedule=not info.disable_overlap_schedule,
+        emulated="emulated" in str(info.version),
         notes=tuple(
             note
             for note, holds in (
                 (f"radix eviction policy {policy}: the model knows lru only", policy != "lru"),
-                ("speculative decoding makes every hit one token shorter", info.get("speculative_algorithm")),
+                ("speculative decoding makes every hit one token shorter", info.speculative_algorithm),
             )
             if holds
         ),
@@ -211,5 +255,15 @@ def recording_model(recording: Recording) -> CacheModel:
 
 
 def _gauge(page: Page | None, name: str) -> int | None:
-    values: Iterable[float] = (sample.value for sample in page.named(name)) if page else ()
-    return next((int(value) for value in values), None)
+    samples = page.named(name) if page else []
+    if not samples:
+        return None
+    if not math.isfinite(samples[0].value) or samples[0].value < 0:
+        raise MetricsError(f"the gauge {samples[0].series} is {samples[0].value}")
+    return int(samples[0].value)
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """None when one of them is."""
+    known = list(counts)
+    return None if None in known else sum(filter(None, known))

@@ -7,10 +7,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from hitlab.cache import CacheModel, Ranks
 from hitlab.cache.paged import PagedCache, from_recording
-from hitlab.dialect import Completion, Counters, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts
-from hitlab.errors import MetricsError
+from hitlab.dialect import (
+    Completion,
+    Count,
+    Counters,
+    HttpRequest,
+    LogEntry,
+    Reply,
+    ResetOutcome,
+    ServerFacts,
+    Size,
+)
+from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.recording import Recording
 from hitlab.scrape import Page, tokens
 from hitlab.types import Prompt, Tally
@@ -20,12 +32,50 @@ TITLE = "vLLM"
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_BLOCK_TOKENS = 16
 FACT_PATHS = (("/version",), ("/v1/models",))
+METRIC_PREFIX = "vllm:"
 NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with --metrics-url"
 NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with --cold-by fresh-prefix"
 LOG_LACKS = "vLLM's log gives only the hit rate of its last 1,000 requests, and no tokens"
 
 # The pair of today, and its name before it lost the gpu_. Around 0.10 a page has both, counting the same tokens.
 _PAIRS = ("vllm:prefix_cache", "vllm:gpu_prefix_cache")
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: Count | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: Count
+    prompt_tokens_details: _Details | None = None
+
+
+class _Choice(msgspec.Struct):
+    token_ids: tuple[int, ...] | None = None
+    finish_reason: str | None = None
+
+
+class _Completed(msgspec.Struct):
+    usage: _Usage | None = None
+    choices: tuple[_Choice, ...] | None = None
+
+
+class _Reset(msgspec.Struct):
+    success: bool | None = None
+
+
+class _Version(msgspec.Struct):
+    version: str | None = None
+
+
+class _Model(msgspec.Struct):
+    id: str | None = None
+    root: str | None = None
+    max_model_len: Size | None = None
+
+
+class _Models(msgspec.Struct):
+    data: tuple[_Model, ...] | None = None
 
 
 def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
@@ -40,14 +90,15 @@ def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpReques
 
 def read_completion(reply: Reply) -> Completion:
     """An output token without text is as good as any; `prompt_tokens_details` may be missing or null."""
-    document = reply.json() or {}
-    usage = document.get("usage") or {}
-    choice = (document.get("choices") or [{}])[0]
+    completed = reply.read(_Completed, TITLE)
+    if completed.usage is None or not completed.choices:
+        raise RequestRefusedError(f"an answer without a completion: {reply.says}")
+    details, choice = completed.usage.prompt_tokens_details, completed.choices[0]
     return Completion(
-        prompt_tokens=usage.get("prompt_tokens"),
-        cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        output=tuple(choice["token_ids"]) if choice.get("token_ids") else None,
-        stopped=choice.get("finish_reason") == "stop",
+        prompt_tokens=completed.usage.prompt_tokens,
+        cached_tokens=details.cached_tokens if details else None,
+        output=choice.token_ids or None,
+        stopped=choice.finish_reason == "stop",
     )
 
 
@@ -59,8 +110,10 @@ def completions(prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
 
 def read_completions(reply: Reply) -> Completion:
     """`cached_tokens` is the last prompt's alone, so the sum is not known."""
-    usage = (reply.json() or {}).get("usage") or {}
-    return Completion(prompt_tokens=usage.get("prompt_tokens"), cached_tokens=None)
+    usage = reply.read(_Completed, TITLE).usage
+    if usage is None:
+        raise RequestRefusedError(f"an answer without a completion: {reply.says}")
+    return Completion(prompt_tokens=usage.prompt_tokens, cached_tokens=None)
 
 
 def reset() -> HttpRequest:
@@ -69,8 +122,10 @@ def reset() -> HttpRequest:
 
 
 def read_reset(reply: Reply) -> ResetOutcome:
-    """Always 200; the body says whether it happened, except before 0.26, where it is empty."""
-    success = (reply.json() or {}).get("success")
+    """200 from vLLM itself; the body says whether it happened, except before 0.26, where it is empty."""
+    if reply.status != 200:
+        return ResetOutcome(False, f"the server answered {reply.status}: {reply.says}")
+    success = reply.read(_Reset, TITLE).success if reply.body.strip() else None
     if success is False:
         return ResetOutcome(False, "the server answered success: false, blocks are in use", retry=True)
     if success is True:
@@ -80,8 +135,9 @@ def read_reset(reply: Reply) -> ResetOutcome:
 
 def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     """Block size, pool and caching from the labels of cache_config_info, which are the effective values."""
-    version = _document(replies, "/version").get("version")
-    model: dict[str, Any] = next(iter(_document(replies, "/v1/models").get("data") or []), {})
+    version = replies["/version"].read(_Version, TITLE).version if "/version" in replies else None
+    models = replies["/v1/models"].read(_Models, TITLE).data if "/v1/models" in replies else None
+    model = models[0] if models else _Model()
     infos = page.named("vllm:cache_config_info") if page else []
     labels = infos[0].labels if infos else {}
     ranks = max(1, len({info.labels.get("engine") for info in infos}))
@@ -100,9 +156,9 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
         notes.append("speculative decoding: some drafters make every hit one block shorter")
     return ServerFacts(
         version=version,
-        model=model.get("id"),
-        model_path=model.get("root"),
-        max_model_tokens=model.get("max_model_len"),
+        model=model.id,
+        model_path=model.root,
+        max_model_tokens=model.max_model_len,
         block_tokens=block_tokens,
         pool_blocks=blocks,
         # The null block is part of the pool and holds nothing.
@@ -178,13 +234,10 @@ def recording_model(recording: Recording) -> CacheModel:
     return from_recording(recording)
 
 
-def _document(replies: Mapping[str, Reply], path: str) -> dict[str, Any]:
-    document = replies[path].json() if path in replies else None
-    return document if isinstance(document, dict) else {}
-
-
 def _number(labels: Mapping[str, str], *names: str) -> int | None:
-    return next((int(labels[name]) for name in names if labels.get(name, "").isdigit()), None)
+    """The first of these labels that is a size: 0, "None" and what no integer looks like are not."""
+    numbers = (re.fullmatch(r"0*([1-9][0-9]{0,14})", labels.get(name, "")) for name in names)
+    return next((int(number[1]) for number in numbers if number), None)
 
 
 def _model_names(page: Page) -> set[str]:

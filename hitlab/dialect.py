@@ -5,16 +5,21 @@ An engine's file builds requests and reads replies; only client.py sends them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
 from hitlab.cache import CacheModel
+from hitlab.errors import ServerError
 from hitlab.scrape import Page
 from hitlab.types import NOTHING, Prompt, Tally
 
 if TYPE_CHECKING:
     from hitlab.recording import Recording
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0)]  # in a Struct of a reply
+Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +38,29 @@ class Reply:
     status: int
     body: bytes
 
-    def json(self) -> Any:
-        """The body as JSON; None where it is not JSON."""
+    def read(self, kind: type[T], engine: str) -> T:
+        """The body as the Struct `kind`; more fields than it has are no harm. `engine` is who ought to answer so.
+
+        Raises ServerError for a body that does not fit.
+
+        >>> Reply(200, b'[1, 2]').read(list[int], "vLLM")
+        [1, 2]
+        """
         try:
-            return msgspec.json.decode(self.body)
-        except msgspec.DecodeError:
-            return None
+            return msgspec.json.decode(self.body, type=kind)
+        except msgspec.ValidationError as error:
+            reason = str(error)
+        except (msgspec.DecodeError, RecursionError):
+            reason = self.says
+        raise ServerError(f"an answer that no {engine} gives: {reason}")
 
     @property
     def says(self) -> str:
         """The engine's own words in an error body, on one line."""
-        document = self.json()
+        try:
+            document = msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, RecursionError):
+            document = None
         while isinstance(document, dict):
             document = next((document[key] for key in ("error", "message", "detail", "msg") if key in document), None)
         text = document if isinstance(document, str) else self.body.decode(errors="replace")
@@ -159,6 +176,7 @@ class Engine(Protocol):
     DEFAULT_BASE_URL: str
     DEFAULT_BLOCK_TOKENS: int
     FACT_PATHS: tuple[tuple[str, ...], ...]  # each a list of alternatives, the newest first
+    METRIC_PREFIX: str  # of its own metrics, as "vllm:"
     NO_METRICS: str  # what to do when there are no counters
     NO_RESET: str  # what to do when the reset is not there
     LOG_LACKS: str  # why its log can't stand in for counters; empty where it can
@@ -168,7 +186,7 @@ class Engine(Protocol):
         ...
 
     def read_completion(self, reply: Reply) -> Completion:
-        """Read a successful reply."""
+        """Read a reply of status 200. Raises ServerError for one that is no completion."""
         ...
 
     def completions(self, prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
@@ -176,7 +194,7 @@ class Engine(Protocol):
         ...
 
     def read_completions(self, reply: Reply) -> Completion:
-        """Read a successful reply to several prompts: their tokens added up."""
+        """Read a reply of status 200 to several prompts: their tokens added up. Raises ServerError, too."""
         ...
 
     def reset(self) -> HttpRequest:
@@ -184,11 +202,14 @@ class Engine(Protocol):
         ...
 
     def read_reset(self, reply: Reply) -> ResetOutcome:
-        """What the reply to a reset means."""
+        """What the reply to a reset means. Raises ServerError for one that the engine does not give."""
         ...
 
     def read_facts(self, replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
-        """What the server says of itself: replies by path, and its metrics page."""
+        """What the server says of itself: replies by path, and its metrics page.
+
+        Raises ServerError for a reply that the engine does not give.
+        """
         ...
 
     def read_counters(self, page: Page, model: str | None) -> Counters:

@@ -36,7 +36,7 @@ from hitlab.emulation import (
     Response,
     json_response,
 )
-from hitlab.errors import LaunchError
+from hitlab.errors import LaunchError, UsageError
 from hitlab.scheduler import Generation, Scheduler
 
 _ENDED = "the emulated server ended, as its fault asked"
@@ -382,12 +382,17 @@ def _dialect(name: str) -> Dialect:
 
 
 def listen(host: str, port: int) -> socket:
-    """A bound socket. Raises LaunchError when the port cannot be had."""
+    """A bound socket. Raises LaunchError when the port cannot be had, UsageError when there is none of the number."""
     # Named, because asyncio turns Nagle's algorithm off only for sockets that say they are TCP.
     listener = socket(AF_INET, SOCK_STREAM, IPPROTO_TCP)
     listener.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+    except OverflowError:
+        listener.close()
+        raise UsageError(
+            f"there is no port {port}", todo="give --port a number from 0, any free one, to 65535"
+        ) from None
     except OSError as error:
         listener.close()
         raise LaunchError(

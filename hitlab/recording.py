@@ -76,7 +76,7 @@ def read_recording(data: bytes) -> Recording:
         return msgspec.json.decode(text, type=Recording)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"a damaged gzip file ({error})", todo="copy it again") from error
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"not a recording: {error}", todo="make one with `record`") from error
 
 

@@ -43,6 +43,10 @@ class Page:
         """Samples called exactly `name`, given as `vllm:x`; also those spelt `vllm_x`."""
         return self.by_name.get(name.replace(":", "_", 1), [])
 
+    def has(self, prefix: str) -> bool:
+        """Whether any sample's name begins so; the prefix is given as `vllm:`."""
+        return any(name.startswith(prefix.replace(":", "_", 1)) for name in self.by_name)
+
     def __iter__(self) -> Iterator[Sample]:
         return (sample for samples in self.by_name.values() for sample in samples)
 

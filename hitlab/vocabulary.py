@@ -1,6 +1,7 @@
 """Which token ids may be sent: an id outside the vocabulary kills a real server (measured on both engines)."""
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -10,7 +11,7 @@ DEFAULT_RANGE = (1000, 31_999)  # above the special tokens, inside every vocabul
 
 
 class _Config(msgspec.Struct):
-    vocab_size: int | None = None
+    vocab_size: Annotated[int, msgspec.Meta(ge=2)] | None = None
 
 
 def vocabulary_tokens(model_path: str | None) -> int | None:
@@ -20,18 +21,25 @@ def vocabulary_tokens(model_path: str | None) -> int | None:
     try:
         config = (Path(model_path) / "config.json").read_bytes()
         return msgspec.json.decode(config, type=_Config).vocab_size
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError, RecursionError):
         return None
 
 
 def safe_range(asked: tuple[int, int] | None, size: int | None) -> tuple[int, int]:
     """The range to draw from: the one asked for if it is known to be safe, else the default.
 
-    Raises UsageError for a range that reaches above the vocabulary, or may.
+    Raises UsageError for a range that reaches above the vocabulary, or may, and for a vocabulary below the default.
 
     >>> safe_range(None, None), safe_range(None, 5000), safe_range((100, 49_999), 50_257)
     ((1000, 31999), (1000, 4999), (100, 49999))
     """
+    if size is not None and size < 2:
+        raise UsageError(f"--vocab-size is {size:,}", todo="give the vocab_size of the model's config.json")
+    if asked is None and size is not None and size <= DEFAULT_RANGE[0]:
+        raise UsageError(
+            f"the vocabulary has {size:,} ids, and those from {DEFAULT_RANGE[0]:,} on are sent by default",
+            todo="name others with --vocab-range",
+        )
     if asked is None:
         return DEFAULT_RANGE[0], min(DEFAULT_RANGE[1], (size or DEFAULT_RANGE[1] + 1) - 1)
     last = asked[1]

@@ -169,7 +169,7 @@ def test_admin_key_opens_the_reset_and_api_key_the_rest(server: respx.Router) ->
         return httpx.Response(200 if request.headers["Authorization"] == "Bearer Z" else 401)
 
     server.post("/flush_cache").mock(side_effect=reset)
-    generate = server.post("/generate").respond(json={"meta_info": {}})
+    generate = server.post("/generate").respond(json={"meta_info": {"prompt_tokens": 97}})
     keys = Keys(api="A", admin="Z")
     assert ask(lambda client: client.reset(), engine="sglang", keys=keys).done
     ask(lambda client: client.complete(PROMPT), engine="sglang", keys=keys)

@@ -26,7 +26,7 @@ Workload = Annotated[
 ]
 OutputLen = Annotated[int, typer.Option("--output-len", help="Tokens to generate after each prompt.")]
 DataParallel = Annotated[
-    int, typer.Option("--dp", "--data-parallel-size", help="D: data-parallel ranks; each has its own cache.")
+    int, typer.Option("--dp", "--data-parallel-size", min=1, help="D: data-parallel ranks; each has its own cache.")
 ]
 BreakMode = Annotated[
     str, typer.Option("--break-mode", help="How to break the cache: none, token, salt, capacity, burst.")
@@ -41,7 +41,7 @@ VocabRange = Annotated[
     str | None, typer.Option("--vocab-range", help="First and last token id to send (default: 1000:31999).")
 ]
 VocabSize = Annotated[
-    int | None, typer.Option("--vocab-size", help="The model's vocabulary, where the server does not say.")
+    int | None, typer.Option("--vocab-size", min=2, help="The model's vocabulary, where the server does not say.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 

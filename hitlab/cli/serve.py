@@ -16,13 +16,16 @@ def command(
         bool, typer.Option("--cpu", help="The real engine; the first start installs it, in a few minutes and GB.")
     ] = False,
     block_size: Annotated[
-        int | None, typer.Option("--block-size", "--page-size", help="Tokens a block or page (default: the engine's).")
+        int | None,
+        typer.Option("--block-size", "--page-size", "-B", help="Tokens a block or page (default: the engine's)."),
     ] = None,
     capacity_blocks: Annotated[
-        int | None, typer.Option("--capacity-blocks", help="Blocks or pages in each rank's pool.")
+        int | None, typer.Option("--capacity-blocks", min=1, help="Blocks or pages in each rank's pool.")
     ] = None,
     dp: opt.DataParallel = 1,
-    port: Annotated[int | None, typer.Option("--port", help="Port on 127.0.0.1 (default: the engine's own).")] = None,
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65_535, help="Port on 127.0.0.1 (default: the engine's own).")
+    ] = None,
     engine_arg: target.EngineArg = None,
     fault: target.Fault = None,
 ) -> None:
@@ -32,8 +35,6 @@ def command(
     """
     if emulate == cpu:
         raise UsageError("serve starts an emulated or a real engine", todo="choose --emulate or --cpu")
-    if (emulate and engine_arg) or (cpu and fault):
-        raise UsageError("--engine-arg is for --cpu, --fault for --emulate", todo="leave one out")
     from hitlab import families
     from hitlab.client import root_url
     from hitlab.session import Asked

@@ -1,5 +1,6 @@
 """Which server a command talks to: options, and the server itself where the command starts one."""
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -27,15 +28,19 @@ Emulate = Annotated[bool, typer.Option("--emulate", help="Start an emulated engi
 Cpu = Annotated[bool, typer.Option("--cpu", help="Start the real engine on this machine's CPU and talk to that.")]
 BlockSize = Annotated[
     int | None,
-    typer.Option("--block-size", "--page-size", help="What you believe it is; of a server started here, what it gets."),
+    typer.Option(
+        "--block-size", "--page-size", "-B", help="What you believe it is; of a server started here, what it gets."
+    ),
 ]
 CapacityBlocks = Annotated[
     int | None,
-    typer.Option("--capacity-blocks", help="Pool in blocks: believed, or given to a server started here."),
+    typer.Option("--capacity-blocks", min=1, help="Pool in blocks: believed, or given to a server started here."),
 ]
 Ranks = Annotated[
     int | None,
-    typer.Option("--dp", "--data-parallel-size", help="Data-parallel ranks: believed, or of a server started here."),
+    typer.Option(
+        "--dp", "--data-parallel-size", min=1, help="Data-parallel ranks: believed, or of a server started here."
+    ),
 ]
 ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Environment variable that holds the API key.")]
 AdminKeyEnv = Annotated[
@@ -82,15 +87,26 @@ class Target:
     engine_args: tuple[str, ...] = ()
     port: int = 0  # of a server started here; 0 is any free one
 
+    def __post_init__(self) -> None:
+        """Raises UsageError for what makes no sense together, before anything is started or sent."""
+        if self.emulate and self.cpu:
+            raise UsageError("--emulate and --cpu are two servers", todo="choose one")
+        # An empty one is a shell variable that was not set: to take it for the default would empty another's cache.
+        if self.base_url is not None and not self.base_url.strip():
+            raise UsageError("--base-url is empty", todo="give an address like http://127.0.0.1:8000, or leave it out")
+        if (self.emulate or self.cpu) and self.base_url is not None:
+            raise UsageError("--base-url names a server, --emulate and --cpu start one", todo="choose one")
+        if (self.engine_args and not self.cpu) or (self.faults and not self.emulate):
+            raise UsageError("--engine-arg is for --cpu, --fault for --emulate", todo="leave it out")
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise UsageError(f"--timeout is {self.timeout_s:g}", todo="give a number of seconds above 0")
+
     @contextmanager
     def running(self) -> Iterator[str]:
         """The base URL, of a server that stops with the block where it is one of ours."""
-        if self.emulate and self.cpu:
-            raise UsageError("--emulate and --cpu are two servers", todo="choose one")
-        if (self.emulate or self.cpu) and self.base_url:
-            raise UsageError("--base-url names a server, --emulate and --cpu start one", todo="choose one")
         if not (self.emulate or self.cpu):
-            yield self.base_url or families.load("engines", self.engine).DEFAULT_BASE_URL
+            default: str = families.load("engines", self.engine).DEFAULT_BASE_URL
+            yield default if self.base_url is None else self.base_url
             return
         with self.started() as server:
             yield server.base_url
@@ -142,9 +158,17 @@ class Target:
 
 
 def _key(variable: str | None, option: str) -> str | None:
+    """The variable's value. Raises UsageError, which never says it."""
     if variable is None:
         return None
+    if not (variable.isascii() and variable.isidentifier()):  # nor is it said here: it may be the key itself
+        raise UsageError(f"{option} takes the name of an environment variable", todo="as API_KEY, with the key in it")
     key = os.environ.get(variable)
     if not key:
         raise UsageError(f"{option} names {variable}, which is not set", todo=f"export {variable}=...")
+    if not (key.isascii() and key.isprintable()) or key != key.strip():
+        raise UsageError(
+            f"the key in {variable}, named by {option}, has characters that no key has",
+            todo="is there a line break or a space at its end?",
+        )
     return key
