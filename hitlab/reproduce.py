@@ -1,4 +1,7 @@
-"""From what is kept to the command that runs it again. A key is never kept, so none can appear."""
+"""From what is kept to what was asked: in words, and as the command that runs it again.
+
+A key is never kept, so none can appear.
+"""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -8,12 +11,24 @@ from hitlab.result import Result
 
 # Options of `measure` by the names under which an experiment keeps them, and what leaves them out.
 _SHAPE = {"requests": "--requests", "prefix_tokens": "--prefix-len", "suffix_tokens": "--suffix-len"}
+_LETTERS = {"requests": "N", "prefix_tokens": "P", "suffix_tokens": "S", "groups": "G"}
 _SCALARS = {
     "workload": ("--workload", "shared-prefix"),
     "break_mode": ("--break-mode", "none"),
     "concurrency": ("--concurrency", 1),
     "cold_by": ("--cold-by", "reset"),
 }
+
+
+def asked_in_words(result: Result) -> str:
+    """The experiment in a few words, such as `N=64 P=1000 S=200 break token`."""
+    asked = result.experiment
+    shape = asked.get("shape")
+    known = shape if isinstance(shape, Mapping) else {}
+    workload, broken = str(asked.get("workload", "shared-prefix")), str(asked.get("break_mode", "none"))
+    words = [] if workload == "shared-prefix" else [workload]
+    words += [f"{letter}={known[name]}" for name, letter in _LETTERS.items() if known.get(name, 1) != 1]
+    return " ".join([*words, *([] if broken == "none" else ["break", broken])])
 
 
 def measure_command(result: Result) -> str:

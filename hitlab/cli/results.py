@@ -10,7 +10,7 @@ from hitlab.cli import options as opt
 
 if TYPE_CHECKING:
     from hitlab.difference import Difference, Side
-    from hitlab.result import Result
+    from hitlab.result import PhaseResult, Result
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +29,7 @@ def list_(folder: _Folder = Path("results"), as_json: opt.Json = False) -> None:
     """
     from hitlab import store
     from hitlab.errors import InputError
+    from hitlab.reproduce import asked_in_words
 
     found: list[tuple[Path, Result]] = []
     for path in store.kept(folder):
@@ -39,26 +40,24 @@ def list_(folder: _Folder = Path("results"), as_json: opt.Json = False) -> None:
     if as_json:
         opt.print_json([_row(path, result) for path, result in found])
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from hitlab.cli.tables import Column, fitted
 
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("result", "engine", "asked", "hit rate", "verdict"):
-        table.add_column(heading, justify="right" if heading == "hit rate" else "left", overflow="fold")
-    for path, result in found:
-        emulated = " EMULATED" if result.engine.source == "emulated" else ""
-        rate = _hit_rate(result)
-        table.add_row(
-            path.stem.partition("-")[0],
-            f"{result.engine.title} {result.engine.version or '?'}, B={result.engine.block_tokens}".replace(
-                "+emulated", emulated
-            ),
-            _asked(result),
-            "-" if rate is None else f"{100 * rate:.3f} %",
-            result.verdict if result.valid else "INVALID",
-        )
-    opt.console().print(table)
-    opt.console().print(f"{len(found):,} results in {folder}; hitlab results show RESULT")
+    names = store.short_names(store.kept(folder), folder)
+    columns = (
+        Column("result", left=True),
+        Column("engine", left=True, spare=1, wraps=True),
+        Column("asked", left=True, spare=2, wraps=True),
+        Column("hit rate"),
+        Column("verdict", left=True, wraps=True),
+    )
+    rows = [
+        (names[path], _server(result), asked_in_words(result), _percent(result), _outcome(result))
+        for path, result in found
+    ]
+    opt.console().print(fitted(columns, rows, opt.console().width))
+    if any(_probed(result) for _, result in found):
+        opt.console().print("hit rate after a flood: of the one request that probes what it left")
+    opt.console().print(f"{len(found):,} result{'s'[: len(found) != 1]} in {folder}; hitlab results show RESULT")
 
 
 @app.command()
@@ -73,6 +72,7 @@ def show(
     """
     from hitlab import store
     from hitlab.cli.tables import print_result
+    from hitlab.reproduce import asked_in_words
 
     path = store.find(result, folder)
     loaded = store.load(path)
@@ -80,7 +80,7 @@ def show(
         opt.print_json(loaded)
         return
     print_result(loaded)
-    opt.console().print(f"asked: {_asked(loaded)}, seed {loaded.seed}, {loaded.started_utc}")
+    opt.console().print(f"asked: {asked_in_words(loaded)}, seed {loaded.seed}, {loaded.started_utc}")
     print(f"result: {path}", file=sys.stderr)
 
 
@@ -130,47 +130,56 @@ def _hit_rate(result: "Result") -> float | None:
 
     mode = str(result.experiment.get("break_mode", "none"))
     scored = families.load("workloads.breaks", mode).SCORED if mode in families.names("workloads.breaks") else ()
-    phases = [phase for phase in result.phases if phase.name in scored] or result.phases
+    phases = _probed(result) or [phase for phase in result.phases if phase.name in scored] or result.phases
     queried = sum(phase.queried_tokens for phase in phases)
     return sum(phase.hit_tokens for phase in phases) / queried if queried else None
 
 
-def _asked(result: "Result") -> str:
-    """The experiment in a few words."""
-    asked = result.experiment
-    shape = asked.get("shape")
-    letters = {"requests": "N", "prefix_tokens": "P", "suffix_tokens": "S", "groups": "G"}
-    known = shape if isinstance(shape, dict) else {}
-    sizes = [f"{letter}={known[name]}" for name, letter in letters.items() if known.get(name, 1) != 1]
-    workload = asked.get("workload", "shared-prefix")
-    words = [*([] if workload == "shared-prefix" else [str(workload)]), *sizes]
-    mode = asked.get("break_mode", "none")
-    if mode != "none":
-        words.append(f"break {mode}")
-    return " ".join(words)
+def _probed(result: "Result") -> "list[PhaseResult]":
+    """What shows a loss that the rest of the pass hides, for it brings back what was lost."""
+    return [phase for phase in result.phases if phase.name == "evicted"]
+
+
+def _percent(result: "Result") -> str:
+    rate = _hit_rate(result) if result.valid else None
+    return "-" if rate is None else f"{100 * rate:.3f} %"
+
+
+def _server(result: "Result") -> str:
+    engine = result.engine
+    version = (engine.version or "?").replace("+emulated", "")
+    return f"{engine.title} {version}{' EMULATED' if engine.source == 'emulated' else ''}, B={engine.block_tokens}"
+
+
+def _outcome(result: "Result") -> str:
+    return result.verdict if result.valid else "INVALID" if result.complete else "interrupted"
 
 
 def _print_difference(found: "Difference", paths: list[Path]) -> None:
     from rich.box import SIMPLE_HEAD
+    from rich.padding import Padding
     from rich.table import Table
 
+    from hitlab.cli.tables import Column, fitted
+
     console = opt.console()
-    console.print(f"A {paths[0]}\nB {paths[1]}")
+    console.print(f"A {paths[0]}\nB {paths[1]}\n")
     if found.asked:
-        table = Table("asked differently", "A", "B", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table("asked differently", "A", "B", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
         for each in found.asked:
             table.add_row(each.name, _value(each.a), _value(each.b))
-        console.print(table)
+        console.print(Padding(table, (0, 0, 0, 1)))
     else:
-        console.print("\nasked: the same\n")
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("phase", "A hit tokens", "of", "B hit tokens", "of", "B - A", "points", "prompts"):
-        table.add_column(heading, justify="left" if heading in ("phase", "prompts") else "right")
+        console.print("asked: the same")
+    headings = ("phase", "A hit tokens", "of", "B hit tokens", "of", "B - A", "points", "prompts")
+    spare = {"points": 1, "prompts": 2}
+    columns = [Column(each, left=each in ("phase", "prompts"), spare=spare.get(each, 0)) for each in headings]
+    rows = []
     for phase in found.phases:
         sides = [_value(tokens) for side in (phase.a, phase.b) for tokens in _tokens(side)]
         prompts = "-" if not (phase.a and phase.b) else "same" if phase.same_prompts else "others"
-        table.add_row(phase.name, *sides, *_moved(phase.a, phase.b), prompts)
-    console.print(table)
+        rows.append((phase.name, *sides, *_moved(phase.a, phase.b), prompts))
+    console.print(fitted(columns, rows, console.width))
     words = [
         f"{verdict}{'' if valid else ' (INVALID)'}"
         for verdict, valid in ((found.a_verdict, found.a_valid), (found.b_verdict, found.b_valid))

@@ -15,33 +15,43 @@ from hitlab.result import Result
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table. `spare` says in which order columns go where there is no room: the highest first, 0 never."""
+    """A column of a table; where there is no room those with the highest `spare` go first, those with 0 never.
+
+    Words may be wrapped (`wraps`), numbers stay whole.
+    """
 
     heading: str
     left: bool = False
     spare: int = 0
+    wraps: bool = False
 
 
 def fitted(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, gap: int = 2) -> Table:
     """A table of the columns that fit into so many characters, `gap` of them apart.
 
-    What still does not fit is folded, not cut.
+    Where not even those fit that never go, they are folded rather than cut.
     """
-    widths = [
-        max(map(cell_len, [*column.heading.split("\n"), *(row[index] for row in rows)]))
-        for index, column in enumerate(columns)
-    ]
+    least = [_least_width(column, [row[index] for row in rows]) for index, column in enumerate(columns)]
     shown = list(range(len(columns)))
     by_need = sorted((index for index in shown if columns[index].spare), key=lambda index: columns[index].spare)
-    while by_need and sum(widths[index] + gap for index in shown) + 1 > width:
+    while by_need and sum(least[index] + gap for index in shown) + 1 > width:
         shown.remove(by_need.pop())
+    whole = sum(least[index] + gap for index in shown) + 1 <= width
     table = Table(box=SIMPLE_HEAD, padding=(0, gap - 1, 0, 0))
     for column in (columns[index] for index in shown):
         justify: Literal["left", "right"] = "left" if column.left else "right"
-        table.add_column(Text(column.heading), justify=justify, overflow="fold")
+        table.add_column(Text(column.heading), justify=justify, overflow="fold", no_wrap=whole and not column.wraps)
     for row in rows:
         table.add_row(*(Text(row[index]) for index in shown))
     return table
+
+
+def _least_width(column: Column, cells: Sequence[str]) -> int:
+    """What the column needs: its longest word, or its longest line where it does not wrap."""
+    texts = [column.heading, *cells]
+    return max(
+        cell_len(part) for text in texts for part in (text.split() if column.wraps else text.split("\n")) or [""]
+    )
 
 
 def print_result(result: Result) -> None:
