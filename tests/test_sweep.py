@@ -296,7 +296,7 @@ def test_memory_for_blocks_smaller_than_512_tokens_is_enough(hitlab: Hitlab, her
 
 
 def test_no_name_and_no_number_is_folded(hitlab: Hitlab, chats: Path, here: Path) -> None:
-    name = f"s3fifo:max_freq=1:small_ratio=0.2{70 * "0"}1"
+    name = "s3fifo:max_freq=1:small_ratio=0.2" + 70 * "0" + "1"
     lists = ("all", f"lru,{name},fifo")
     for policies in lists:
         command = ("sweep", chats, "--policy", policies, "--capacity", "60,1000000000000", "--warmup", "0")
