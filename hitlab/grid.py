@@ -76,14 +76,18 @@ def check(choices: Sequence[Choice], capacities: Sequence[int]) -> None:
 def run(wanted: Sweep, curve: Callable[[], Curve], workers: Workers, partial: Path, on_progress: OnProgress) -> None:
     """Make all points that are missing. What stops it, Ctrl-C too, leaves the finished ones there and on disk."""
     wanted.points |= _kept(partial)
-    with _keeping(partial) as keep:
-        for done in _from_curves(wanted, curve):
-            keep(done)
-        jobs = wanted.missing()
-        for done in _replayed(wanted, jobs, workers):
-            keep(done)
-            wanted.points[done.policy, done.capacity_blocks] = done
-            on_progress(len(wanted.points), wanted.size)
+    try:
+        with _keeping(partial) as keep:
+            for done in _from_curves(wanted, curve):
+                keep(done)
+                wanted.points[done.policy, done.capacity_blocks] = done
+            for done in _replayed(wanted, wanted.missing(), workers):
+                keep(done)
+                wanted.points[done.policy, done.capacity_blocks] = done
+                on_progress(len(wanted.points), wanted.size)
+    except KeyboardInterrupt:
+        wanted.points |= _kept(partial)  # it may come between the two lines that a point takes
+        raise
     partial.unlink(missing_ok=True)
 
 
@@ -109,9 +113,7 @@ def _from_curves(wanted: Sweep, curve: Callable[[], Curve]) -> Iterator[Point]:
                 if bounded
                 else policy.curve(wanted.trace, engine_cap=wanted.engine_cap, kernel=kernels.curve_kernel())
             )
-            for done in sweep.curve_points(choice, own, wanted.trace, needed, wanted.first_steady, bounded):
-                wanted.points[done.policy, done.capacity_blocks] = done
-                yield done
+            yield from sweep.curve_points(choice, own, wanted.trace, needed, wanted.first_steady, bounded)
 
 
 def _labels(jobs: list[Job]) -> list[tuple[str, int]]:

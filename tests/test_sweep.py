@@ -234,6 +234,21 @@ def test_what_ctrl_c_leaves_is_kept_and_never_made_again(
     assert again.ordered() == fresh.ordered()
 
 
+def test_a_point_written_when_ctrl_c_comes_is_there(trace: Trace, tmp_path: Path) -> None:
+    class Interrupted(dict[tuple[str, int], Point]):
+        def __setitem__(self, key: tuple[str, int], value: Point) -> None:
+            if self:
+                raise KeyboardInterrupt
+            super().__setitem__(key, value)
+
+    wanted = sweep_of(trace, "fifo")
+    wanted.points = Interrupted()
+    partial = tmp_path / "partial"
+    with pytest.raises(KeyboardInterrupt):
+        grid.run(wanted, no_curve, grid.Workers(), partial, lambda done, total: None)
+    assert len(wanted.ordered()) == len(partial.read_bytes().split()) == 2
+
+
 def test_another_trace_warm_up_or_way_to_count_is_another_partial_file(trace: Trace, tmp_path: Path) -> None:
     other = Trace.of([(1, [1])], 1)
     variants = [
