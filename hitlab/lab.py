@@ -78,6 +78,8 @@ class Lab:
     closer: Callable[[Server], tuple[float, float]] | None = None
     # Points are shares of what a cache that never evicts would hit, not of all prompt tokens.
     share_of_possible: bool = False
+    # Points below the model's prediction are what the lab is there to show.
+    finds_fewer_hits: bool = False
     # For a server that the lab starts itself: its block sizes in turn (None is the engine's own), and its pool.
     block_tokens: tuple[int | None, ...] = (None,)
     pool_tokens: int | None = None

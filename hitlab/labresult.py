@@ -138,7 +138,12 @@ def named(x: float | str) -> str:
     return x.replace("\n", " ") if isinstance(x, str) else f"{x:,.6g}"
 
 
+def whole_tokens(point: LabPoint, share_of_possible: bool) -> int:
+    """What the picture's rates are of: all prompt tokens, or those that a cache that never evicts would hit."""
+    return point.closed_form_hit_tokens if share_of_possible else point.queried_tokens
+
+
 def rate(point: LabPoint, hit_tokens: int, share_of_possible: bool) -> float | None:
     """Hit tokens as the picture shows them, 0 to 1; None of nothing."""
-    whole = point.closed_form_hit_tokens if share_of_possible else point.queried_tokens
+    whole = whole_tokens(point, share_of_possible)
     return hit_tokens / whole if whole else None

@@ -10,10 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from hitlab import __version__, labplot, store
+from hitlab import __version__, families, labplot, store
 from hitlab.errors import InputError
-from hitlab.labresult import LabResult, named, rate
-from hitlab.reproduce import measure_command
+from hitlab.labresult import LabResult, named, rate, whole_tokens
+from hitlab.reproduce import break_in_words, measure_command, shape_in_words
 from hitlab.result import PhaseResult, Result
 
 _WORDS = {
@@ -61,6 +61,7 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
         "number": lambda value: "none" if value is None else f"{value:,}",
         "signed": lambda value: f"{value:+,}",
         "percent": lambda value: "none" if value is None else f"{100 * value:.4f} %",
+        "moment": lambda started_utc: started_utc.replace("T", " ").removesuffix("+00:00"),
         "share": _percent_wide,
         "predicted_share": lambda phase: _percent_wide(_predicted(phase)),
     }
@@ -76,6 +77,8 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
                 "file": file,
                 "result": result,
                 "asked": _headline(result),
+                "shape": f"{shape_in_words(result)} B={result.engine.block_tokens}".strip(),
+                "outcome": _outcome(result),
                 "questions": list(_questions(result)),
                 "command": measure_command(result),
             }
@@ -87,6 +90,7 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
                 "result": lab,
                 # The one thing that is not escaped here: matplotlib has escaped its texts.
                 "picture": Markup(_own_ids(labplot.svg(lab), f"lab{number}-")),
+                "outcome": _lab_outcome(lab),
                 "points": list(_points(lab)),
                 "log": [said for trial in lab.trials for said in trial.log],
                 "failed_checks": [check for trial in lab.trials for check in trial.failed_checks],
@@ -107,10 +111,32 @@ def _own_ids(svg: str, prefix: str) -> str:
 
 
 def _headline(result: Result) -> str:
-    asked = result.experiment
-    workload = str(asked.get("workload", "shared-prefix"))
-    broken = str(asked.get("break_mode", "none"))
-    return workload if broken == "none" else f"{workload}, broken by {broken}"
+    workload, broken = str(result.experiment.get("workload", "shared-prefix")), break_in_words(result)
+    return f"{workload}, broken by {broken}" if broken else workload
+
+
+def _outcome(result: Result) -> tuple[str, str]:
+    """How far to believe it and what it says, as a style and in words."""
+    others = [check for check in result.checks if not check.ok and check.name != "run complete"]
+    if not (result.complete or others):
+        return "mixed", "interrupted"
+    if not result.valid:
+        return "bad", "not to be trusted"
+    return ("good", "agrees to the token") if result.agrees else ("bad", "disagrees")
+
+
+def _lab_outcome(lab: LabResult) -> tuple[str, str]:
+    if not all(trial.valid for trial in lab.trials):
+        return "bad", "not to be trusted"
+    if not lab.complete:
+        return "mixed", "interrupted"
+    if lab.agrees:
+        return "good", "agrees to the token"
+    known = families.load("labs", lab.lab).LAB if lab.lab in families.names("labs") else None
+    off = [point for trial in lab.trials for point in trial.points if point.error_tokens]
+    if known is not None and known.finds_fewer_hits and all(point.error_tokens < 0 for point in off):
+        return "mixed", "differs: the finding"
+    return "bad", "disagrees"
 
 
 def _questions(result: Result) -> Iterator[tuple[str, str]]:
@@ -149,7 +175,7 @@ def _points(lab: LabResult) -> Iterator[dict[str, Any]]:
                     "predicted": rate(point, point.model_hit_tokens, lab.share_of_possible),
                     "measured": rate(point, point.hit_tokens, lab.share_of_possible),
                     "hit_tokens": point.hit_tokens,
-                    "queried_tokens": point.queried_tokens,
+                    "whole_tokens": whole_tokens(point, lab.share_of_possible),
                     "error_tokens": point.error_tokens,
                 }
 

@@ -21,14 +21,25 @@ _SCALARS = {
 
 
 def asked_in_words(result: Result) -> str:
-    """The experiment in a few words, such as `N=64 P=1000 S=200 break token`."""
-    asked = result.experiment
-    shape = asked.get("shape")
-    known = shape if isinstance(shape, Mapping) else {}
-    workload, broken = str(asked.get("workload", "shared-prefix")), str(asked.get("break_mode", "none"))
+    """The experiment in a few words, such as `N=64 P=1000 S=200 break token at 400`."""
+    workload, broken = str(result.experiment.get("workload", "shared-prefix")), break_in_words(result)
     words = [] if workload == "shared-prefix" else [workload]
-    words += [f"{letter}={known[name]}" for name, letter in _LETTERS.items() if known.get(name, 1) != 1]
-    return " ".join([*words, *([] if broken == "none" else ["break", broken])])
+    return " ".join([*words, shape_in_words(result), *(["break", broken] if broken else [])])
+
+
+def shape_in_words(result: Result) -> str:
+    """The shape by its letters, without the ones that are 1."""
+    shape = result.experiment.get("shape")
+    known = shape if isinstance(shape, Mapping) else {}
+    return " ".join(f"{letter}={known[name]}" for name, letter in _LETTERS.items() if known.get(name, 1) != 1)
+
+
+def break_in_words(result: Result) -> str:
+    """The break and, of a token, its place; empty without one."""
+    mode, options = str(result.experiment.get("break_mode", "none")), result.experiment.get("options")
+    if mode == "token" and isinstance(options, Mapping):
+        return f"{mode} at {options.get('at')}"
+    return "" if mode == "none" else mode
 
 
 def measure_command(result: Result) -> str:

@@ -17,7 +17,7 @@ _ALONE = dict(zip(_SINCE_START, (_PASS, ("break",), ("repeat",)), strict=True))
 def _trials(server: Server) -> list[Trial]:
     readings = [
         Reading(name, phases, series)
-        for series, passes in (("difference of two scrapes", _ALONE), ("hits / queries since the start", _SINCE_START))
+        for series, passes in (("differences of scrapes", _ALONE), ("counters as they stand", _SINCE_START))
         for name, phases in passes.items()
     ]
     return [Trial(Experiment(_SHAPE, "token", BreakOptions(at=400)), tuple(readings))]

@@ -132,7 +132,7 @@ def test_capacity_cliff_is_a_slope_on_vllm_and_a_wall_on_sglang(
 def test_concurrency_costs_sglang_what_a_real_one_lost(run: Hitlab, tmp_path: Path) -> None:
     ran = run("concurrency", "sglang")
     assert ran.status == 3
-    assert "EMULATED concurrency: 2 of 5 points differ" in ran.out
+    assert "of 5 points differ from the model, the worst by -" in ran.out  # connections may, on a busy machine
     assert hits(kept(tmp_path), "in one POST") == {8: 60_000, 64: 60_000}  # 78.125 %
 
 
@@ -274,8 +274,8 @@ def test_log_is_read_after_each_step_beside_the_counters(
 
 def test_counters_as_they_stand_smear_the_collapse_that_differences_show(run: Hitlab, tmp_path: Path) -> None:
     assert run("counters-and-log", "vllm").status == 0
-    assert list(hits(kept(tmp_path), "difference of two scrapes").values()) == [62_496, 25_200, 25_600]
-    assert list(hits(kept(tmp_path), "hits / queries since the start").values()) == [62_496, 87_696, 113_296]
+    assert list(hits(kept(tmp_path), "differences of scrapes").values()) == [62_496, 25_200, 25_600]
+    assert list(hits(kept(tmp_path), "counters as they stand").values()) == [62_496, 87_696, 113_296]
 
 
 def test_reply_to_several_prompts_is_added_up_or_unknown() -> None:

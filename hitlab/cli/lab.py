@@ -13,6 +13,8 @@ from hitlab.cli import target
 from hitlab.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from hitlab.lab import Lab
     from hitlab.labresult import LabPoint, LabResult
     from hitlab.labrun import LabRun
@@ -254,34 +256,15 @@ def _default_block_tokens(engine: str, cpu: bool) -> int:
 
 
 def _print(result: "LabResult") -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from hitlab.labresult import named
-
     console = opt.console()
     console.print(f"{result.title}\n{result.question}")
     for part in result.parts:
         engine = part.engine
         emulated = "EMULATED " if engine.source == "emulated" else ""
         pool = f", {engine.capacity_blocks:,} of them" if engine.capacity_blocks else ""
-        title = (
-            f"{emulated}{engine.title} {engine.version or '(version unknown)'}: blocks of {engine.block_tokens} tokens"
-        )
-        points = [point for trial in part.trials for point in trial.points]
-        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), title=title + pool, title_justify="left", title_style="")
-        shown = [any(point.series for point in points), any(point.remark for point in points)]
-        if shown[0]:
-            table.add_column("")
-        table.add_column(result.axis_name, justify="right")
-        if shown[1]:
-            table.add_column("remark")
-        for heading in ("predicted", "measured", "hit tokens", "of", "error"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for point in points:
-            series, remark = ([word] if wanted else [] for wanted, word in zip(shown, _words(point), strict=True))
-            table.add_row(*series, named(point.x), *remark, *_figures(point, result.share_of_possible))
-        console.print(table)
+        version = engine.version or "(version unknown)"
+        console.print(f"{emulated}{engine.title} {version}: blocks of {engine.block_tokens} tokens{pool}")
+        console.print(_table(result, [point for trial in part.trials for point in trial.points], console.width))
     _print_log(result)
     for trial in result.trials:
         for check in trial.failed_checks:
@@ -289,6 +272,37 @@ def _print(result: "LabResult") -> None:
     any_emulated = any(part.engine.source == "emulated" for part in result.parts)
     console.print(f"{'EMULATED ' if any_emulated else ''}{result.lab}: {result.verdict}")
     console.print(f"the picture: {result.picture}")
+
+
+def _table(result: "LabResult", points: "list[LabPoint]", width: int) -> "Table":
+    """The points, each series under a line with its name."""
+    from hitlab.cli.tables import Column, fitted
+    from hitlab.labresult import named
+
+    series = list(dict.fromkeys(point.series for point in points))
+    named_series = any(series)
+    widest = max((len(named(point.x)) for point in points if not isinstance(point.x, str)), default=0)
+    rows: list[tuple[str, ...]] = []
+    for name in series:
+        chosen = [point for point in points if point.series == name]
+        if named_series:
+            rows.append((f"{name}:", *[""] * 6))
+        rows += [
+            (named(each.x).rjust(widest), each.remark, *_figures(each, result.share_of_possible)) for each in chosen
+        ]
+    columns = [
+        Column(result.axis_name, left=named_series, wraps=True),
+        Column("remark", left=True, spare=1, wraps=True),
+        Column("predicted"),
+        Column("measured"),
+        Column("hit tokens", spare=2),
+        Column("of possible" if result.share_of_possible else "of", spare=3),
+        Column("error"),
+    ]
+    if not any(point.remark for point in points):
+        columns.pop(1)
+        rows = [(row[0], *row[2:]) for row in rows]
+    return fitted(columns, rows, width)
 
 
 def _print_log(result: "LabResult") -> None:
@@ -307,12 +321,8 @@ def _print_log(result: "LabResult") -> None:
             opt.console().print(table)
 
 
-def _words(point: "LabPoint") -> tuple[str, str]:
-    return point.series, point.remark
-
-
 def _figures(point: "LabPoint", share_of_possible: bool) -> list[str]:
-    from hitlab.labresult import rate
+    from hitlab.labresult import rate, whole_tokens
 
     predicted, measured = (
         rate(point, hit_tokens, share_of_possible) for hit_tokens in (point.model_hit_tokens, point.hit_tokens)
@@ -320,6 +330,6 @@ def _figures(point: "LabPoint", share_of_possible: bool) -> list[str]:
     return [
         *("-" if each is None else f"{100 * each:.4f} %" for each in (predicted, measured)),
         f"{point.hit_tokens:,}",
-        f"{point.queried_tokens:,}",
+        f"{whole_tokens(point, share_of_possible):,}",
         f"{point.error_tokens:+,}" if point.error_tokens else "0",
     ]
