@@ -1,6 +1,12 @@
 """hitlab from a checkout: python run.py --help"""
 
-from hitlab.cli import main
+import sys
 
 if __name__ == "__main__":
-    main()
+    try:
+        from hitlab.__main__ import main
+
+        main()
+    except KeyboardInterrupt:  # before main was there to catch it
+        print("hitlab: interrupted", file=sys.stderr)
+        sys.exit(130)

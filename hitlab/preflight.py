@@ -8,7 +8,7 @@ from random import SystemRandom
 
 from hitlab.client import EngineClient
 from hitlab.dialect import Counters, HttpRequest, ServerFacts
-from hitlab.errors import HitlabError, KeyRefusedError, MetricsError, UnreachableError
+from hitlab.errors import HitlabError, KeyRefusedError, ServerError, UnreachableError
 from hitlab.types import Prompt
 from hitlab.vocabulary import safe_range, vocabulary_tokens
 
@@ -29,15 +29,16 @@ async def preflight(client: EngineClient) -> list[Finding]:
     """Every finding, in the order in which a failure would explain the next."""
     try:
         facts = await client.facts()
-    except (UnreachableError, KeyRefusedError) as error:
-        name = "key accepted" if isinstance(error, KeyRefusedError) else "reachable"
+    except ServerError as error:
+        names = {UnreachableError: "reachable", KeyRefusedError: "key accepted"}
+        name = names.get(type(error), f"answers as {client.engine.TITLE} does")
         return [Finding(name, False, error.what, error.todo)]
     findings = [
         Finding("reachable", True, client.base_url),
         _said("version", facts.version, "older engines do not say"),
         _said("model", facts.model, ""),
         _said("block size", facts.block_tokens, "give measure --block-size"),
-        _said("pool", facts.capacity_tokens, "give measure --flood-requests a number", " tokens a rank"),
+        _pool(facts),
         _caching(facts),
     ]
     before, metrics = await _metrics(client)
@@ -53,10 +54,19 @@ def measurable(findings: list[Finding]) -> bool:
     return all(finding.ok is not False for finding in findings)
 
 
-def _said(name: str, value: object, todo: str, unit: str = "") -> Finding:
+def _said(name: str, value: object, todo: str) -> Finding:
     if value is None:
         return Finding(name, None, "the server does not say", todo)
-    return Finding(name, True, f"{value:,}{unit}" if isinstance(value, int) else str(value))
+    return Finding(name, True, f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def _pool(facts: ServerFacts) -> Finding:
+    if facts.capacity_tokens is None:
+        return Finding("pool", None, "the server does not say", "give measure --flood-requests a number")
+    detail = f"{facts.capacity_tokens:,} tokens a rank"
+    if facts.pool_blocks and facts.block_tokens and facts.pool_blocks * facts.block_tokens != facts.capacity_tokens:
+        detail += f", of {facts.pool_blocks:,} x {facts.block_tokens:,}: one block is the null block"
+    return Finding("pool", True, detail)
 
 
 def _caching(facts: ServerFacts) -> Finding:
@@ -70,7 +80,7 @@ def _caching(facts: ServerFacts) -> Finding:
 async def _metrics(client: EngineClient) -> tuple[Counters | None, Finding]:
     try:
         counters = await client.scrape()
-    except MetricsError as error:
+    except ServerError as error:
         return None, Finding("metrics", False, error.what, error.todo)
     return counters, Finding("metrics", True, next(iter(counters.pairs), "no token counted yet"))
 
@@ -78,7 +88,10 @@ async def _metrics(client: EngineClient) -> tuple[Counters | None, Finding]:
 async def _reset_route(client: EngineClient) -> Finding:
     """Ask which methods the route has: 404 says there is none, and nothing is emptied."""
     request = client.engine.reset()
-    reply = await client.call(HttpRequest("OPTIONS", request.path))
+    try:
+        reply = await client.call(HttpRequest("OPTIONS", request.path))
+    except ServerError as error:
+        return Finding("reset allowed", False, error.what, error.todo)
     if reply.status == 404:
         return Finding("reset allowed", False, f"404 at {request.path.partition('?')[0]}", client.engine.NO_RESET)
     return Finding("reset allowed", True, f"the route is there: {request.path.partition('?')[0]}")
@@ -92,13 +105,14 @@ async def _probe(client: EngineClient, facts: ServerFacts, before: Counters | No
         completion = (await client.complete(prompt)).completion
     except HitlabError as error:
         return [Finding("prompt accepted", False, error.what, error.todo)]
-    kept = completion.prompt_tokens in (None, PROBE_TOKENS)
+    counted = completion.prompt_tokens
+    kept = counted == PROBE_TOKENS
     findings = [
         Finding(
             "prompt accepted",
             kept,
-            f"{PROBE_TOKENS} token ids sent, {completion.prompt_tokens} counted",
-            "" if kept else "the server adds tokens to prompts: measure another endpoint",
+            f"{PROBE_TOKENS} token ids sent, {'none' if counted is None else f'{counted:,}'} counted",
+            "" if kept else "the server changes prompts: measure another endpoint",
         ),
         Finding("cached tokens in responses", True, "reported")
         if completion.cached_tokens is not None
@@ -112,10 +126,13 @@ async def _probe(client: EngineClient, facts: ServerFacts, before: Counters | No
 
 
 async def _counted(client: EngineClient, before: Counters) -> Finding:
-    for _ in range(20):
-        moved = (await client.scrape()).since(before)[0].queried_tokens
-        if moved >= PROBE_TOKENS:
-            break
+    try:
+        for _ in range(20):
+            moved = (await client.scrape()).since(before)[0].queried_tokens
+            if moved >= PROBE_TOKENS:
+                break
+    except ServerError as error:
+        return Finding("counters", False, error.what, error.todo)
     if moved == PROBE_TOKENS:
         return Finding("counters", True, "moved by exactly the tokens sent")
     todo = "stop other traffic" if moved > PROBE_TOKENS else "is this the server's own /metrics, with caching on?"

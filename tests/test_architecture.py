@@ -29,7 +29,7 @@ LAYERS = [
         mapped measure plot preflight processes record report requestfile session settle store traces vocabulary
         watching
         """,
-        "cli",
+        "cli __main__",
     )
 ]
 IMPURE = {"httpx", "rich", "typer", "time", "os", "pathlib", "socket", "subprocess", "asyncio", "starlette", "uvicorn"}

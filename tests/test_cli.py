@@ -1,14 +1,18 @@
 """What a person or a script meets on the command line."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Hitlab
 
+from hitlab import emulate
 from hitlab.cli import COMMANDS
+from hitlab.errors import UsageError
 
 
 def test_predict_prints_the_worked_case(hitlab: Hitlab) -> None:
@@ -62,6 +66,11 @@ def test_check_agrees_with_every_page_value(hitlab: Hitlab) -> None:
         (["predict", "--break-mode", "token", "--break-at", "1000"], "outside the prefix"),
         (["predictt"], "No such command 'predictt'"),
         (["predict", "--no-such-option"], "No such option"),
+        (["serve", "--engine", "vllm", "--emulate", "--port", "-1"], "'--port'"),
+        (["serve", "--engine", "vllm", "--emulate", "--port", "70000"], "'--port'"),
+        (["serve", "--engine", "vllm", "--emulate", "--dp", "0"], "'--dp'"),
+        (["serve", "--engine", "vllm", "--emulate", "--capacity-blocks", "0"], "'--capacity-blocks'"),
+        (["serve", "--engine", "vllm", "--emulate", "--engine-arg=--seed"], "--engine-arg is for --cpu"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(hitlab: Hitlab, arguments: list[str], says: str) -> None:
@@ -104,3 +113,53 @@ def test_run_py_is_the_command_line(root: Path) -> None:
         [sys.executable, "run.py", "predict", "--json"], cwd=root, capture_output=True, text=True, check=True
     )
     assert json.loads(ran.stdout)["hit_tokens"] == 62_496
+
+
+def in_a_process(root: Path, *command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command], cwd=root, stderr=subprocess.PIPE, text=True, check=False, **options
+    )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+@pytest.mark.parametrize("arguments", [["predict", "--json"], ["predict"], ["check"], ["predict", "--help"]])
+def test_output_that_can_not_be_written_is_one_line(root: Path, arguments: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = in_a_process(root, sys.executable, "run.py", *arguments, stdout=full)
+    assert (ran.returncode, ran.stderr) == (1, "hitlab: the output can't be written: No space left on device\n")
+
+
+def test_reader_that_leaves_hears_nothing(root: Path) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as gone:
+        assert in_a_process(root, sys.executable, "run.py", "predict", "--json", stdout=gone).stderr == ""
+
+
+@pytest.mark.parametrize("entry", [["run.py"], ["-m", "hitlab"]])
+def test_ctrl_c_during_the_imports_is_one_line(root: Path, tmp_path: Path, entry: list[str]) -> None:
+    # A typer that is interrupted while it is being imported.
+    (tmp_path / "typer.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(30)\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    ran = in_a_process(root, sys.executable, *entry, "predict", env=environment)
+    assert (ran.returncode, ran.stderr) == (130, "hitlab: interrupted\n")
+
+
+def test_python_without_the_dependencies_is_one_line(root: Path) -> None:
+    ran = in_a_process(root, sys.executable, "-S", "run.py", "predict", env={"PATH": os.environ["PATH"]})
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("hitlab: typer is missing here; use the environment")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_deeply_nested_recording_is_one_line(hitlab: Hitlab, tmp_path: Path) -> None:
+    nested = tmp_path / "deep.json"
+    nested.write_text('{"engine": "vllm", "more": ' + "[" * 200_000)
+    ran = hitlab("model", nested)
+    assert (ran.status, ran.err.count("\n")) == (1, 1)
+    assert "not a recording" in ran.err
+
+
+def test_port_that_there_is_none_of_is_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="no port 70000"):
+        emulate.listen("127.0.0.1", 70_000)

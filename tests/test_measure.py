@@ -244,6 +244,51 @@ def test_keys_open_the_server_and_appear_nowhere(
         assert "open-wide" not in text
 
 
+@pytest.mark.parametrize("key", ["sk-LEAK\r", "sk-LEAK\n", "sk-LEAK ", "sk-LEÄK", "sk-LEAK\x7f"])
+def test_what_can_be_no_key_is_refused_and_not_printed(
+    measure: Hitlab, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("HITLAB_KEY", key)
+    ran = measure("--engine", "vllm", "--emulate", "--api-key-env", "HITLAB_KEY")
+    assert ran.status == 2
+    assert "HITLAB_KEY" in ran.err
+    assert "sk-" not in ran.err
+
+
+def test_key_in_place_of_its_variable_is_not_printed(measure: Hitlab) -> None:
+    ran = measure("--engine", "vllm", "--emulate", "--api-key-env", "sk-LEAK")
+    assert ran.status == 2
+    assert "LEAK" not in ran.err
+
+
+def test_password_of_the_address_is_in_no_result(measure: Hitlab, tmp_path: Path) -> None:
+    with emulate.start("vllm") as server:
+        address = server.base_url.replace("http://", "http://user:sesame@")
+        ran = measure("--engine", "vllm", "--base-url", address)
+    (kept,) = (tmp_path / "results").glob("*.json")
+    assert ran.status == 0
+    assert json.loads(kept.read_text())["engine"]["base_url"] == server.base_url
+    assert "sesame" not in ran.out + ran.err + kept.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--base-url", ""], "--base-url is empty"),
+        (["--fault", "extra-bos"], "--fault for --emulate"),
+        (["--engine-arg=--seed"], "--engine-arg is for --cpu"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(measure: Hitlab, arguments: list[Any], says: str) -> None:
+    ran = measure("--engine", "vllm", *arguments)
+    assert ran.status == 2
+    assert says in ran.err
+
+
+def test_block_size_has_its_short_name(measure: Hitlab) -> None:
+    assert document(measure("--engine", "vllm", "--emulate", "-B", 64, "--json"))["engine"]["block_tokens"] == 64
+
+
 def test_closed_port_is_one_line(measure: Hitlab) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -253,6 +298,7 @@ def test_closed_port_is_one_line(measure: Hitlab) -> None:
     assert ran.err.count("\n") == 1
     assert f":{port}" in ran.err
     assert "--base-url" in ran.err
+    assert "--emulate" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -267,6 +313,18 @@ def test_closed_port_is_one_line(measure: Hitlab) -> None:
         ("vllm", ["--concurrency", 0], "--concurrency"),
         ("vllm", ["--api-key-env", "HITLAB_NO_SUCH_KEY"], "HITLAB_NO_SUCH_KEY"),
         ("vllm", ["--base-url", "http://127.0.0.1:1"], "choose one"),
+        ("vllm", ["--base-url", ""], "--base-url is empty"),
+        ("vllm", ["--vocab-size", 0], "'--vocab-size'"),
+        ("vllm", ["--vocab-size", -5], "'--vocab-size'"),
+        ("vllm", ["--vocab-size", 500], "--vocab-range"),
+        ("vllm", ["--capacity-blocks", 0], "'--capacity-blocks'"),
+        ("vllm", ["--dp", 0], "'--dp'"),
+        ("vllm", ["--timeout", "nan"], "--timeout is nan"),
+        ("vllm", ["--timeout", "inf"], "--timeout is inf"),
+        ("vllm", ["--timeout", 0], "--timeout is 0"),
+        ("vllm", ["--timeout", -1], "--timeout is -1"),
+        ("vllm", ["--api-key-env", ""], "--api-key-env takes the name"),
+        ("vllm", ["--engine-arg=--seed"], "--engine-arg is for --cpu"),
         ("vllm", ["--fault", "gremlins"], "gremlins"),
     ],
 )

@@ -5,6 +5,7 @@ its help and ends with an example. It prints results on stdout and everything el
 as HitlabError and `main` prints as one line.
 """
 
+import errno
 import os
 import sys
 from importlib import import_module
@@ -36,6 +37,9 @@ COMMANDS = (
 # Typer may bring its own click along; its usage error is BadParameter's parent wherever it lives.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
 
+# Of a stdout that cannot be written: /dev/full, a full disk, a terminal that is gone, one that was closed.
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and leave with its exit status; a user never sees a traceback."""
@@ -44,6 +48,8 @@ def main(arguments: list[str] | None = None) -> None:
         # Building every command costs more than `predict` itself, so only the called one is built.
         app = build_app((argv[0],) if argv[0] in COMMANDS else COMMANDS)
         status = app(argv, prog_name="hitlab", standalone_mode=False)
+        if sys.stdout:
+            sys.stdout.flush()  # here, where what goes wrong is still said
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "hitlab"
@@ -53,9 +59,12 @@ def main(arguments: list[str] | None = None) -> None:
     except (typer.Abort, KeyboardInterrupt):
         status = _complain("interrupted", 130)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has left: nothing to tell
+        _drop_output()  # the reader has left: nothing to tell
         status = 1
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+            _drop_output()
+            sys.exit(_complain(f"the output can't be written: {error.strerror}", 1))
         if os.environ.get("HITLAB_TRACEBACK"):
             raise
         todo = "this is a bug in hitlab: HITLAB_TRACEBACK=1 shows where, please report it"
@@ -94,6 +103,11 @@ def _hitlab(
 
     Start with: hitlab predict --prefix-len 1000 --block-size 16
     """
+
+
+def _drop_output() -> None:
+    """What stdout still holds goes nowhere, so that Python's own flush at the end is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str, status: int) -> int:

@@ -1,9 +1,14 @@
 """`hitlab preflight`: what a server is, and whether it can be measured."""
 
+from typing import TYPE_CHECKING
+
 import typer
 
 from hitlab.cli import options as opt
 from hitlab.cli import target
+
+if TYPE_CHECKING:
+    from hitlab.preflight import Finding
 
 
 def command(
@@ -23,7 +28,7 @@ def command(
     """
     import asyncio
 
-    from hitlab.preflight import Finding, measurable, preflight
+    from hitlab.preflight import measurable, preflight
     from hitlab.session import Asked
 
     where = target.Target(
@@ -36,12 +41,12 @@ def command(
         timeout_s=timeout,
     )
 
-    async def look() -> list[Finding]:
+    async def look() -> "tuple[list[Finding], list[str]]":
         with where.running() as url:
             async with where.client(url) as client:
-                return await preflight(client)
+                return await preflight(client), [client.base_url, *client.metrics_urls]
 
-    findings = asyncio.run(look())
+    findings, addresses = asyncio.run(look())
     if as_json:
         opt.print_json({"measurable": measurable(findings), "findings": findings})
     else:
@@ -49,5 +54,18 @@ def command(
         for finding in findings:
             todo = f"; {finding.todo}" if finding.todo else ""
             print(f"{marks[finding.ok]:<5}{finding.name}: {finding.detail}{todo}")
+        print(_last_line(findings, where, addresses))
     if not measurable(findings):
         raise typer.Exit(4)
+
+
+def _last_line(findings: "list[Finding]", where: target.Target, addresses: list[str]) -> str:
+    """What to do now; `addresses` are the server's and those of its metrics, without passwords."""
+    failed = sum(finding.ok is False for finding in findings)
+    if failed:
+        return f"not measurable: {failed} finding{'s' if failed > 1 else ''}"
+    base_url, *metrics_urls = addresses
+    given = [f"--metrics-url {url}" for url in metrics_urls if where.metrics_urls]
+    for option, variable in (("--api-key-env", where.api_key_env), ("--admin-key-env", where.admin_key_env)):
+        given += [f"{option} {variable}"] if variable else []
+    return " ".join([f"measurable; next: hitlab measure --engine {where.engine} --base-url {base_url}", *given])
