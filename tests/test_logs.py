@@ -363,3 +363,17 @@ def test_log_that_is_not_there_is_one_error(tmp_path: Path) -> None:
         LogCounters(SGLANG, tmp_path / "none.log")
     with pytest.raises(HitlabError, match="--disable-log-stats"):
         LogCounters(VLLM, tmp_path / "none.log")
+
+
+@pytest.mark.parametrize(
+    "text", ["99:99", "24:00", "12:60", "13-01 10:00", "02-30 10:00", "2026-02-29 10:00", "00-10 1:00"]
+)
+def test_time_that_no_clock_or_calendar_shows_is_wrong_usage(hitlab: Hitlab, text: str) -> None:
+    for option in ("--since", "--until"):
+        ran = hitlab("log", "/dev/null", "--engine", "sglang", option, text)
+        assert (ran.status, ran.err.count("\n")) == (2, 1)
+        assert f"{option} {text!r} is no time" in ran.err
+
+
+def test_leap_day_without_a_year_is_a_time() -> None:
+    assert (2, 29, 10, 0, 30) in Between.parse("02-29 10:00", "02-29 10:00")

@@ -151,6 +151,7 @@ def test_a_server_that_is_never_alone_is_given_up(record: Hitlab, tmp_path: Path
         (["--capacity-blocks", 3], "do not fit"),
         (["--vocab-range", "31000:40000"], "does not say how large its vocabulary is"),
         (["--vocab-range", "9:3"], "is no range"),
+        (["--max-len", 0], "--max-len is 0; give 2 or more"),
     ],
 )
 def test_what_cannot_be_recorded_is_said_in_one_line(
@@ -160,6 +161,18 @@ def test_what_cannot_be_recorded_is_said_in_one_line(
     assert ran.status in (1, 2)
     assert says in ran.err.splitlines()[-1]
     assert not (tmp_path / "tape.json.gz").exists()
+
+
+@pytest.mark.parametrize(("name", "status", "says"), [("none/x.json", 1, "no such folder"), ("x.txt", 2, ".json.gz")])
+def test_place_of_the_recording_is_refused_before_anything_is_sent(
+    hitlab: Hitlab, tmp_path: Path, name: str, status: int, says: str
+) -> None:
+    with emulate.start("vllm") as server:
+        ran = hitlab("record", "--engine", "vllm", "--base-url", server.base_url, "-o", tmp_path / name)
+        posts = sum(count for (method, _, _), count in server.engine.sent.items() if method == "POST")
+    assert (ran.status, ran.err.count("\n"), posts) == (status, 1, 0)
+    assert says in ran.err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_in_the_middle_keeps_the_finished_sequences(record: Hitlab, tmp_path: Path) -> None:

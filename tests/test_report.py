@@ -143,6 +143,41 @@ def test_command_repeats_the_run(results: Path, hitlab: Hitlab, tmp_path: Path) 
     assert [phase.prompts_sha256 for phase in found.phases] == [phase.prompts_sha256 for phase in honest.phases]
 
 
+def test_contents_tell_runs_of_one_kind_apart_by_what_was_asked_and_when(page: Path) -> None:
+    contents = page.read_text().partition("<nav")[2].partition("</nav>")[0]
+    assert "shared-prefix, broken by token at 400</a>" in contents
+    assert re.search(r"N=64 P=1000 S=200 B=16, \d{4}-\d\d-\d\d \d\d:\d\d:\d\d<", contents)
+
+
+def test_difference_that_a_lab_is_about_is_a_finding_and_any_other_disagrees(page: Path, results: Path) -> None:
+    assert (
+        page.read_text().count('<span class="mixed">differs: the finding</span>') == 2
+    )  # in the contents and above it
+    (lab,) = [lab for lab in map(store.load_lab, store.kept_labs(results)) if lab.lab == "concurrency"]
+    trial = lab.trials[-1]
+    better = [msgspec.structs.replace(point, hit_tokens=point.model_hit_tokens + 1) for point in trial.points]
+    part = msgspec.structs.replace(lab.parts[0], trials=[msgspec.structs.replace(trial, points=better)])
+    for changes in ({"lab": "hit-rate"}, {"lab": "unknown-here"}, {"parts": [part]}):
+        text = report.html([], [("l.json", msgspec.structs.replace(lab, **changes))], "t")
+        assert '<span class="bad">disagrees</span>' in text
+
+
+def test_interrupted_is_not_the_same_as_not_trusted(results: Path) -> None:
+    cut_short = Check(name="run complete", ok=False, detail="the run was cut short")
+    broken = Check(name="queries add up", ok=False, detail="1 too many")
+    for checks, says in (([cut_short], "interrupted"), ([cut_short, broken], "not to be trusted")):
+        cut = msgspec.structs.replace(only_run(results), complete=False, valid=False, checks=checks)
+        assert f">{says}</span>" in report.html([("r.json", cut)], [], "t")
+    lab = msgspec.structs.replace(store.load_lab(store.kept_labs(results)[0]), complete=False)
+    assert ">interrupted</span>" in report.html([], [("l.json", lab)], "t")
+
+
+def test_report_where_there_is_no_folder_is_one_line(hitlab: Hitlab, results: Path, tmp_path: Path) -> None:
+    ran = hitlab("report", results, "-o", tmp_path / "none" / "r.html")
+    assert (ran.status, ran.err.count("\n"), list(tmp_path.iterdir())) == (1, 1, [])
+    assert "no such folder" in ran.err
+
+
 def test_report_of_nothing_is_an_error_and_a_damaged_file_is_left_out(
     hitlab: Hitlab, results: Path, tmp_path: Path
 ) -> None:

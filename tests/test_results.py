@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,83 @@ def test_name_that_means_no_single_result_is_refused(hitlab: Hitlab, folder: Pat
 def test_folder_that_is_not_there_is_one_line(hitlab: Hitlab, tmp_path: Path) -> None:
     ran = hitlab("results", "list", "--folder", tmp_path / "none")
     assert (ran.status, ran.err.count("\n")) == (1, 1)
+
+
+def test_latest_is_the_last_started_also_of_one_second(hitlab: Hitlab, tmp_path: Path) -> None:
+    names = ["20270101T000000-vllm-none.json", "20270101T000001-vllm-none.json"]
+    names += [f"20270101T000001-vllm-none-{number}.json" for number in range(2, 12)]
+    for name in reversed(names):
+        written(tmp_path, name)
+    assert [path.name for path in store.kept(tmp_path)] == names
+    assert store.find("latest", tmp_path).name == names[-1]
+
+
+def test_latest_is_a_result_whatever_else_lies_there(tmp_path: Path) -> None:
+    wanted = written(tmp_path, "20270101T000000-vllm-none.json")
+    (tmp_path / "zoo.json").write_text('{"animals": 9}')
+    (tmp_path / "zz.json").write_text("{")
+    (tmp_path / "zz-lab.json").write_text('{"schema_version": 1, "kind": "lab"}')
+    assert store.find("latest", tmp_path) == wanted
+    wanted.unlink()
+    with pytest.raises(InputError, match="no results"):
+        store.find("latest", tmp_path)
+
+
+def test_every_name_that_the_list_prints_finds_its_own_result(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    names = [
+        *("20270101T000000-vllm-none.json", "20270101T000000-vllm-none-2.json", "20270101T000000-sglang-none.json"),
+        *("20270101T000001-vllm-none.json", "20270101T000002-vllm-none.json", "below/20270101T000002-vllm-none.json"),
+    ]
+    for name in names:
+        written(tmp_path, name)
+    found = store.short_names(store.kept(tmp_path), tmp_path)
+    assert {str(path.relative_to(tmp_path)): name for path, name in found.items()} == {
+        names[0]: "20270101T000000-vllm-none",
+        names[1]: "20270101T000000-vllm-none-2",
+        names[2]: "20270101T000000-sglang",
+        names[3]: "20270101T000001",
+        names[4]: names[4],
+        names[5]: names[5],
+    }
+    assert all(store.find(name, tmp_path) == path for path, name in found.items())
+
+
+def test_ambiguous_name_is_answered_with_names_to_choose_from(hitlab: Hitlab, folder: Path) -> None:
+    ran = hitlab("results", "show", "2027", "--folder", folder)
+    assert ran.err.strip().endswith("choose from 20270101T000001, 20270101T000004")
+    for number in range(10, 17):
+        written(folder, f"20270101T0000{number}-vllm-none.json")
+    assert hitlab("results", "show", "2027", "--folder", folder).err.strip().endswith("and 4 more")
+
+
+@pytest.mark.parametrize("name", ["20270101T000000-lab-x-vllm.json", "renamed.json"])
+def test_lab_is_not_shown_but_pointed_out(hitlab: Hitlab, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text('{"schema_version": 1, "kind": "lab"}')
+    for asked in (name[:10], tmp_path / name):
+        ran = hitlab("results", "show", asked, "--folder", tmp_path)
+        assert (ran.status, ran.err.count("\n")) == (1, 1)
+        assert "is a lab; see hitlab report" in ran.err
+
+
+def test_list_shows_the_probe_of_a_flood_and_no_rate_of_a_run_that_can_not_be_trusted(
+    hitlab: Hitlab, tmp_path: Path
+) -> None:
+    warm = FIRST["phases"][0]
+    probe = warm | {"name": "evicted", "requests": 1, "queried_tokens": 1200, "hit_tokens": 0, "hit_rate": 0.0}
+    flooded = {"experiment": FIRST["experiment"] | {"break_mode": "capacity"}}
+    written(tmp_path, "20270101T000000-a.json", phases=[warm, probe, warm | {"name": "recovery"}], **flooded)
+    written(tmp_path, "20270101T000001-b.json", valid=False)
+    written(tmp_path, "20270101T000002-c.json", valid=False, complete=False)
+    ran = hitlab("results", "list", "--folder", tmp_path)
+    rows = [" ".join(line.split()) for line in ran.out.splitlines() if line.startswith(" 2027")]
+    assert [row.split("S=200 ")[1] for row in rows] == ["0.000 % healthy", "- INVALID", "- interrupted"]
+    assert "of the one request that probes what it left" in ran.out
+
+
+def test_diff_leaves_one_line_between_its_parts(hitlab: Hitlab, folder: Path) -> None:
+    for other in ("20270101T000004", "20270101T000001"):
+        ran = hitlab("results", "diff", "20270101T000001", other, "--folder", folder)
+        lines = [line.strip() for line in ran.out.splitlines()]
+        assert ("", "") not in pairwise(lines)
+        assert lines.count("") == 3

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -52,6 +53,22 @@ def test_restart_is_no_interval_and_the_next_one_counts_from_it() -> None:
     assert meter.read(reading(100, 50), 1.0, "t").kind == "restart"
     assert meter.read(reading(200, 150), 2.0, "t").hit_tokens == 100
     assert (meter.tally, meter.restarts) == (Tally(100, 100), 1)
+
+
+def test_restart_of_one_of_two_servers_shows_under_its_own_address() -> None:
+    """Both name their series alike, and the sum grows: only the keys with addresses tell."""
+
+    def both(first: int, second: int) -> Counters:
+        parts = [
+            Counters({"pair": Tally(count, 0)}, raw={f"http://{host}:8000/metrics queries": float(count)})
+            for host, count in (("a", first), ("b", second))
+        ]
+        return parts[0] + parts[1]
+
+    meter = Meter(both(1000, 1000), 0.0)
+    assert meter.read(both(5000, 1100), 1.0, "t").queried_tokens == 4100
+    interval = meter.read(both(100, 9000), 2.0, "t")
+    assert (interval.kind, interval.detail) == ("restart", "http://a:8000/metrics queries fell")
 
 
 def test_interval_after_a_missed_reading_covers_both() -> None:
@@ -198,9 +215,33 @@ def test_live_view_fits_eighty_columns(hitlab: Hitlab, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
+    ("engine", "columns", "headings"),
+    [
+        ("sglang", 60, ["time", "hit rate", "hit tokens", "of prompt", "tokens/s"]),
+        ("sglang", 44, ["time", "hit rate", "hit tokens", "of prompt"]),
+        ("vllm", 100, ["time", "hit rate", "0 to 100 %", "hit tokens", "of prompt", "tokens/s"]),
+    ],
+)
+def test_narrow_live_view_gives_up_columns_and_never_part_of_a_number(
+    hitlab: Hitlab, monkeypatch: pytest.MonkeyPatch, engine: str, columns: int, headings: list[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with emulate.start(engine) as server:
+        send(engine, server, 2)
+        ran = hitlab("watch", "--engine", engine, "--base-url", server.base_url, "--interval", 0.01, "--count", 3)
+    heading = next(line for line in reversed(ran.out.splitlines()) if "hit rate" in line)
+    assert re.split(r"  +", heading.strip()) == headings
+    assert "…" not in ran.out
+    assert re.search(r"^ \d\d:\d\d:\d\d ", ran.out, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
         (["--interval", 0], 2, "more than 0"),
+        (["--interval", "nan"], 2, "more than 0"),
+        (["--interval", "inf"], 2, "more than 0"),
         (["--prefix-len", 9], 2, "both --prefix-len and --suffix-len"),
         (["--prefix-len", 0, "--suffix-len", 0], 2, "a prompt of no tokens"),
     ],

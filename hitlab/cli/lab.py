@@ -280,7 +280,7 @@ def _table(result: "LabResult", points: "list[LabPoint]", width: int) -> "Table"
     from hitlab.labresult import named
 
     series = list(dict.fromkeys(point.series for point in points))
-    named_series = any(series)
+    named_series, by_name = any(series), any(isinstance(point.x, str) for point in points)
     widest = max((len(named(point.x)) for point in points if not isinstance(point.x, str)), default=0)
     rows: list[tuple[str, ...]] = []
     for name in series:
@@ -291,7 +291,7 @@ def _table(result: "LabResult", points: "list[LabPoint]", width: int) -> "Table"
             (named(each.x).rjust(widest), each.remark, *_figures(each, result.share_of_possible)) for each in chosen
         ]
     columns = [
-        Column(result.axis_name, left=named_series, wraps=True),
+        Column(result.axis_name, left=named_series, wraps=not by_name),
         Column("remark", left=True, spare=1, wraps=True),
         Column("predicted"),
         Column("measured"),
