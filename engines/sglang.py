@@ -25,7 +25,7 @@ from hitlab.dialect import (
 )
 from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.recording import Recording
-from hitlab.scrape import Page, tokens
+from hitlab.scrape import Page, readings, tokens
 from hitlab.types import Prompt, Tally
 
 NAME = "sglang"
@@ -194,7 +194,7 @@ def read_counters(page: Page, model: str | None) -> Counters:
         external=Tally(0, tiers["host_hit"] + tiers["storage_hit"]),
         preemptions=tokens(page.named(_RETRACTED)) or 0,
         evicted_tokens=tokens(page.named(_EVICTED)),
-        raw={sample.series: sample.value for name in names for sample in page.named(name)},
+        raw=readings(page, names),
     )
 
 

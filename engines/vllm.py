@@ -24,7 +24,7 @@ from hitlab.dialect import (
 )
 from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.recording import Recording
-from hitlab.scrape import Page, tokens
+from hitlab.scrape import Page, readings, tokens
 from hitlab.types import Prompt, Tally
 
 NAME = "vllm"
@@ -188,12 +188,8 @@ def read_counters(page: Page, model: str | None) -> Counters:
         pairs={family: Tally(queried, hit)},
         external=Tally(*(tokens(page.named(name), **only) or 0 for name in external)),
         preemptions=tokens(page.named("vllm:num_preemptions_total"), **only) or 0,
-        raw={
-            sample.series: sample.value
-            for name in (*names, *external, *apart, "vllm:num_preemptions_total")
-            for sample in page.named(name)
-        },
-        births={sample.series: sample.value for sample in page.named(f"{family}_queries_created")},
+        raw=readings(page, (*names, *external, *apart, "vllm:num_preemptions_total")),
+        births=readings(page, (f"{family}_queries_created",)),
     )
 
 

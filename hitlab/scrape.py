@@ -77,6 +77,11 @@ def read_page(text: str) -> Page:
     return page
 
 
+def readings(page: Page, names: Iterable[str]) -> dict[str, float]:
+    """Every series of these names and its value; what is no number is left out, for it never equals itself."""
+    return {sample.series: sample.value for name in names for sample in page.named(name) if math.isfinite(sample.value)}
+
+
 def tokens(samples: Iterable[Sample], **only: str) -> int | None:
     """Sum a counter over its series with these label values, one of the ranks that repeat each other.
 

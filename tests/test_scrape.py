@@ -89,6 +89,12 @@ def test_mm_cache_is_kept_apart_and_reported() -> None:
     assert [value for series, value in counters(VLLM, BOTH_NAMES).raw.items() if "mm_cache" in series] == [7.0]
 
 
+def test_value_of_a_look_alike_that_is_no_number_is_left_out() -> None:
+    found = counters(VLLM, NEW_PAIR + "vllm:mm_cache_queries_total NaN\n")
+    assert len(found.raw) == 2
+    assert found.raw == counters(VLLM, NEW_PAIR).raw
+
+
 def test_old_pair_serves_where_the_new_one_is_absent() -> None:
     old = "".join(line + "\n" for line in BOTH_NAMES.splitlines() if "gpu_" in line)
     assert only_tally(counters(VLLM, old)) == Tally(600, 144)

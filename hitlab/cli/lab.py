@@ -121,6 +121,7 @@ def run(
     """
     from dataclasses import replace
 
+    from hitlab.client import root_url
     from hitlab.labrun import LabRun
     from hitlab.reproduce import lab_command
     from hitlab.session import Asked
@@ -153,7 +154,7 @@ def run(
     ]
     if not started_here:
         targets = [replace(targets[0], asked=replace(asked, block_tokens=sizes[0]))]
-    where = ["--emulate"] if emulate else ["--cpu"] if cpu else ["--base-url", base_url] if base_url else []
+    where = ["--emulate"] if emulate else ["--cpu"] if cpu else ["--base-url", root_url(base_url)] if base_url else []
     given = {
         "--block-size": block_size,
         "--capacity-blocks": capacity_blocks,

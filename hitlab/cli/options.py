@@ -53,7 +53,7 @@ def token_range(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     first, colon, last = text.partition(":")
-    if not (colon and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+    if not (colon and first.isdecimal() and last.isdecimal() and len(text) < 20 and int(first) <= int(last)):
         raise UsageError(f"--vocab-range {text!r} is no range", todo="give FIRST:LAST, as 1000:31999")
     return int(first), int(last)
 
