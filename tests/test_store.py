@@ -3,6 +3,7 @@
 import os
 import resource
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -77,20 +78,21 @@ def test_failed_write_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
+@contextmanager
 def full_disk() -> Iterator[None]:
     """Files that can be made and take no byte, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.usefixtures("full_disk")
 def test_full_disk_is_found_before_the_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="can't be written"):
+    with full_disk(), pytest.raises(InputError, match="can't be written"):
         store.make_ready(tmp_path)
-    with pytest.raises(InputError, match="can't be written"):
+    with full_disk(), pytest.raises(InputError, match="can't be written"):
         store.make_file_ready(tmp_path / "tape.json")
     assert list(tmp_path.iterdir()) == []
 
