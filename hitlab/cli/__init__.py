@@ -16,22 +16,11 @@ from hitlab import __version__
 from hitlab.errors import HitlabError
 
 # In the order of the help page.
+# In the order of the help page: one server, what came out of it, traces.
 COMMANDS = (
-    "predict",
-    "measure",
-    "watch",
-    "log",
-    "lab",
-    "results",
-    "report",
-    "serve",
-    "preflight",
-    "record",
-    "replay",
-    "sweep",
-    "trace",
-    "model",
-    "check",
+    *("predict", "measure", "serve", "preflight", "watch", "log", "record", "model"),
+    *("results", "report", "lab", "check"),
+    *("replay", "sweep", "trace"),
 )
 
 # Typer may bring its own click along; its usage error is BadParameter's parent wherever it lives.
