@@ -46,7 +46,7 @@ def test_measured_numbers_are_whole_at_any_usual_width(
     hitlab: Hitlab, root: Path, monkeypatch: pytest.MonkeyPatch, columns: int
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
-    ran = hitlab("results", "show", root / "results" / "20261129T231017-vllm-capacity-EMULATED.json")
+    ran = hitlab("results", "show", root / "results" / "reference" / "20261130T000000-vllm-capacity.json")
     assert max(map(len, ran.out.splitlines())) <= columns
     assert "…" not in ran.out
     assert re.search(r" recovery +63 .*62,496 .*82\.667 %.* 0 ", ran.out)
