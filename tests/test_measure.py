@@ -402,6 +402,22 @@ def test_result_that_can_not_be_saved_has_been_shown(measure: Hitlab, monkeypatc
     assert "No space left" in ran.err
 
 
+def test_result_that_can_not_be_shown_has_been_saved(root: Path, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run(
+            [sys.executable, "run.py", "measure", "--engine", "vllm", "--emulate", "--json", "--out", tmp_path],
+            cwd=root,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    (kept,) = tmp_path.glob("*.json")
+    assert ran.returncode == 1
+    assert str(kept) in ran.stderr
+    assert hits(json.loads(kept.read_text()))["warm"] == 62_496
+
+
 def test_whatever_goes_wrong_what_was_measured_is_kept(
     measure: Hitlab, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

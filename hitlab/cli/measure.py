@@ -140,7 +140,7 @@ def _measure(
 
     from hitlab import session, store
     from hitlab.cli.tables import print_result
-    from hitlab.errors import InterruptedRunError
+    from hitlab.errors import InputError, InterruptedRunError
 
     err = opt.console(stderr=True)
     runs: list[Run] = []
@@ -171,12 +171,23 @@ def _measure(
                 print(f"hitlab: {kept}", file=sys.stderr)
             raise
     result = runs[0].result()
-    # Shown before it is saved: a disk that has filled up meanwhile takes no result away.
-    if as_json:
-        opt.print_json(result)
-    else:
-        print_result(result)
-    print(f"result: {store.save(result, out)}", file=sys.stderr)
+    # A full disk or a full pipe takes at most one of the two, the file or what is shown.
+    unsaved: InputError | None = None
+    try:
+        saved = f"result: {store.save(result, out)}"
+    except InputError as error:
+        unsaved, saved = error, ""
+    try:
+        if as_json:
+            opt.print_json(result)
+        else:
+            print_result(result)
+        sys.stdout.flush()
+    finally:
+        if saved:
+            print(saved, file=sys.stderr)
+    if unsaved:
+        raise unsaved
     raise typer.Exit(result.exit_status)
 
 
