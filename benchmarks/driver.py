@@ -6,13 +6,13 @@ encoded beforehand, and reads the replies.
 """
 
 import asyncio
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from tempfile import TemporaryDirectory
 
@@ -85,12 +85,12 @@ def cpu_seconds(job: Callable[[str], Awaitable[None]], base_url: str) -> float:
 
 
 def whole_command(base_url: str) -> float:
-    before = os.times()
+    before = getrusage(RUSAGE_CHILDREN)
     with TemporaryDirectory() as folder:
         command = [sys.executable, str(RUN), "measure", "--engine", "vllm", "--base-url", base_url, "--out", folder]
         subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    after = getrusage(RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:

@@ -1,9 +1,9 @@
 """CPU of `predict` beside that of importing typer and rich, run in turn: python benchmarks/startup.py"""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 
 ROUNDS = 21
@@ -11,10 +11,10 @@ RUN = Path(__file__).resolve().parent.parent / "run.py"
 
 
 def cpu_seconds(*arguments: str) -> float:
-    before = os.times()
+    before = getrusage(RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *arguments], stdout=subprocess.DEVNULL, check=True)
-    after = os.times()
-    return after.children_user + after.children_system - before.children_user - before.children_system
+    after = getrusage(RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def main() -> None:

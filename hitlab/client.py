@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
 from types import TracebackType
 from typing import TypeVar
@@ -259,7 +259,7 @@ class EngineClient:
         if key:
             headers, login = {**headers, "Authorization": f"Bearer {key}"}, None
         try:
-            request = self._http.build_request(method, url, headers=headers, content=content)
+            request = self._http.build_request(method, _parsed(url), headers=headers, content=content)
             response = await self._followed(await self._http.send(request, auth=login))
         except httpx.TimeoutException:
             raise UnreachableError("no answer in time", where=url, todo="is the server up, and idle?") from None
@@ -288,6 +288,12 @@ class EngineClient:
                 break
             response = await self._http.send(following, auth=None)
         return response
+
+
+@lru_cache(maxsize=64)
+def _parsed(url: str) -> httpx.URL:
+    """httpx parses a string anew for every request, which costs a tenth of it."""
+    return httpx.URL(url)
 
 
 def _of(url: str, counters: Counters) -> Counters:

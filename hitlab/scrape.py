@@ -61,15 +61,16 @@ def read_page(text: str) -> Page:
     Raises MetricsError for a page that is no metrics page or that has one series twice.
     """
     page = Page()
-    seen: set[str] = set()
+    seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
     try:
         # The classic parser reads OpenMetrics too; the OpenMetrics one refuses most classic pages.
         for family in text_string_to_metric_families(text.removeprefix("\ufeff")):
             for raw in family.samples:
                 sample = Sample(raw.name, raw.labels, raw.value)
-                if sample.series in seen:
+                series = raw.name, frozenset(raw.labels.items())
+                if series in seen:
                     raise MetricsError(f"the series {sample.series} stands twice on the page")
-                seen.add(sample.series)
+                seen.add(series)
                 page.by_name.setdefault(raw.name.replace(":", "_", 1), []).append(sample)
     except ValueError:
         start = " ".join(text.split())[:60]
