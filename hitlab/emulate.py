@@ -74,21 +74,6 @@ def start(
     return server
 
 
-def serve(
-    name: str,
-    config: EmulatedConfig | None = None,
-    faults: Faults | None = None,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    ready: Callable[[str], None] = lambda base_url: None,
-) -> None:
-    """Serve until Ctrl-C; `ready` is told the base URL. Raises LaunchError when the port cannot be had."""
-    server = EmulatedServer(name, config, faults, host, port)
-    ready(server.base_url)
-    with suppress(KeyboardInterrupt):
-        server.run()
-
-
 class EmulatedServer:
     """One emulated engine on a socket."""
 

@@ -1091,16 +1091,17 @@ def test_a_response_does_not_wait_for_acknowledgements() -> None:
         assert listener.proto == socket.IPPROTO_TCP
 
 
-def test_ctrl_c_ends_a_served_engine_without_a_word() -> None:
-    code = "from hitlab import emulate; emulate.serve('vllm', ready=lambda url: print(url, flush=True))"
-    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+def test_ctrl_c_ends_a_served_engine_with_one_word(root: Path) -> None:
+    command = [sys.executable, "run.py", "serve", "--engine", "vllm", "--emulate", "--port", "0"]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         assert child.stdout
         assert child.stderr
-        url = child.stdout.readline().decode().strip()
+        assert child.stdout.readline().startswith("EMULATED vllm serves at http://127.0.0.1:")
+        url = child.stdout.readline().split()[-1]  # the command that measures it ends with the address
         assert httpx.get(f"{url}/version").json()["version"].endswith("+emulated")
         child.send_signal(signal.SIGINT)
         assert child.wait(10) == 0
-        assert child.stdout.read() + child.stderr.read() == b""
+        assert child.stdout.read() + child.stderr.read() == "stopped\n"
 
 
 def test_settings_that_no_server_has_are_refused() -> None:
