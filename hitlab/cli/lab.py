@@ -96,9 +96,7 @@ def run(
     capacity_blocks: target.CapacityBlocks = None,
     dp: target.Ranks = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the points that matter, not a dense curve.")] = False,
-    cold_by: Annotated[
-        str, typer.Option("--cold-by", help="How to start cold: reset, or fresh-prefix where reset isn't allowed.")
-    ] = "reset",
+    cold_by: opt.ColdBy = "reset",
     seed: Annotated[int, typer.Option("--seed", help="Of the first trial; each later one takes the next.")] = 0,
     vocab_range: opt.VocabRange = None,
     vocab_size: opt.VocabSize = None,
@@ -126,8 +124,7 @@ def run(
     from hitlab.reproduce import lab_command
     from hitlab.session import Asked
 
-    if cold_by not in ("reset", "fresh-prefix"):
-        raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
+    opt.check_cold_by(cold_by)
     lab = _lab(name)
     started_here = emulate or cpu
     sizes = _block_sizes(block_size) or (_own_sizes(lab, engine, cpu) if started_here else [None])

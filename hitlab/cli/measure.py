@@ -43,9 +43,7 @@ def command(
     concurrency: Annotated[
         int, typer.Option("--concurrency", help="Requests in flight, once a phase's first has completed.")
     ] = 1,
-    cold_by: Annotated[
-        str, typer.Option("--cold-by", help="How to start cold: reset, or fresh-prefix where reset isn't allowed.")
-    ] = "reset",
+    cold_by: opt.ColdBy = "reset",
     seed: Annotated[
         int | None, typer.Option("--seed", help="Same seed, same prompts (default: 0; random with fresh-prefix).")
     ] = None,
@@ -83,8 +81,7 @@ def command(
     auto = flood_requests == "auto"
     if not auto and not (flood_requests.isdecimal() and len(flood_requests) < 10):
         raise UsageError(f"--flood-requests {flood_requests!r} is no number", todo="give a number, or auto")
-    if cold_by not in ("reset", "fresh-prefix"):
-        raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
+    opt.check_cold_by(cold_by)
     for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency), ("--output-len", output_len)):
         if value < 1:
             raise UsageError(f"{option} is {value}", todo="give 1 or more")

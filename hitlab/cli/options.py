@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hitlab.errors import UsageError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -37,6 +39,9 @@ BreakAt = Annotated[
 BreakFixed = Annotated[
     bool, typer.Option("--break-fixed", help="One same broken token or salt in all requests, not one each.")
 ]
+ColdBy = Annotated[
+    str, typer.Option("--cold-by", help="How to start cold: reset, or fresh-prefix where reset isn't allowed.")
+]
 VocabRange = Annotated[
     str | None, typer.Option("--vocab-range", help="First and last token id to send (default: 1000:31999).")
 ]
@@ -48,14 +53,18 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 def token_range(text: str | None) -> tuple[int, int] | None:
     """What --vocab-range says; None says nothing. Raises UsageError."""
-    from hitlab.errors import UsageError
-
     if text is None:
         return None
     first, colon, last = text.partition(":")
     if not (colon and first.isdecimal() and last.isdecimal() and len(text) < 20 and int(first) <= int(last)):
         raise UsageError(f"--vocab-range {text!r} is no range", todo="give FIRST:LAST, as 1000:31999")
     return int(first), int(last)
+
+
+def check_cold_by(cold_by: str) -> None:
+    """Raise UsageError for what `--cold-by` does not know."""
+    if cold_by not in ("reset", "fresh-prefix"):
+        raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
 
 
 def note_unused_break_options(break_mode: str, takes: tuple[str, ...], at: int, fixed: bool) -> None:
