@@ -20,10 +20,10 @@ import httpx
 import msgspec
 
 from hitlab import families
-from hitlab.client import EngineClient
-from hitlab.measure import Run
-from hitlab.plan import Experiment
-from hitlab.session import Asked, Prepared, measure
+from hitlab.client.http import EngineClient
+from hitlab.experiment.plan import Experiment
+from hitlab.measurement.prepare import Asked, Prepared, measure
+from hitlab.measurement.run import Run
 from hitlab.types import SharedPrefix
 
 RUN = Path(__file__).resolve().parent.parent / "run.py"

@@ -24,9 +24,10 @@ import libcachesim
 import numba
 import numpy as np
 
-from hitlab import families, kernels, replay
-from hitlab.trace import Trace
-from hitlab.traces import read_trace
+from hitlab import families
+from hitlab.simulation import kernels, replay
+from hitlab.traces.reader import read_trace
+from hitlab.traces.trace import Trace
 
 CAPACITY_BLOCKS = 4096
 ROUNDS = 8

@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.replay import best_seconds, target, theirs, write_oracle_general
-from hitlab import families, kernels, replay
-from hitlab.curve import lru_curve
-from hitlab.trace import Trace
-from hitlab.traces import read_trace
+from hitlab import families
+from hitlab.simulation import kernels, replay
+from hitlab.simulation.hit_curve import lru_curve
+from hitlab.traces.reader import read_trace
+from hitlab.traces.trace import Trace
 
 CAPACITY_BLOCKS = 11_275
 THEIRS = {

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from hitlab.labresult import LAB_SCHEMA_VERSION, LabResult
-from hitlab.result import SCHEMA_VERSION, Result
+from hitlab.results.lab_result import LAB_SCHEMA_VERSION, LabResult
+from hitlab.results.run_result import SCHEMA_VERSION, Result
 
 FOLDER = Path(__file__).resolve().parent
 

@@ -12,7 +12,7 @@ import msgspec
 
 from hitlab.cache import CacheModel, Ranks
 from hitlab.cache.radix import RadixCache, from_recording
-from hitlab.dialect import (
+from hitlab.client.dialect import (
     Completion,
     Count,
     Counters,
@@ -23,9 +23,9 @@ from hitlab.dialect import (
     ServerFacts,
     Size,
 )
+from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
-from hitlab.recording import Recording
-from hitlab.scrape import Page, readings, tokens
+from hitlab.recordings.recording import Recording
 from hitlab.types import Prompt, Tally
 
 NAME = "sglang"

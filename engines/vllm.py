@@ -11,7 +11,7 @@ import msgspec
 
 from hitlab.cache import CacheModel, Ranks
 from hitlab.cache.paged import PagedCache, from_recording
-from hitlab.dialect import (
+from hitlab.client.dialect import (
     Completion,
     Count,
     Counters,
@@ -22,9 +22,9 @@ from hitlab.dialect import (
     ServerFacts,
     Size,
 )
+from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
-from hitlab.recording import Recording
-from hitlab.scrape import Page, readings, tokens
+from hitlab.recordings.recording import Recording
 from hitlab.types import Prompt, Tally
 
 NAME = "vllm"

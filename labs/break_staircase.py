@@ -1,7 +1,7 @@
 """Where in the prefix a changed token stands, and what it costs."""
 
-from hitlab.lab import Axis, Lab, Reading, Server, Trial
-from hitlab.plan import Experiment
+from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.experiment.plan import Experiment
 from hitlab.types import BreakOptions, SharedPrefix
 
 _SHAPE = SharedPrefix(64, 1000, 200)

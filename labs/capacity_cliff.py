@@ -1,7 +1,7 @@
 """What happens when the prefixes in use no longer fit the pool, by a little."""
 
-from hitlab.lab import Axis, Lab, Reading, Server, Trial
-from hitlab.plan import Experiment
+from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.experiment.plan import Experiment
 from hitlab.types import SharedPrefix
 
 _PASSES = 4

@@ -1,7 +1,7 @@
 """Whether requests that arrive together find what none of them has stored yet."""
 
-from hitlab.lab import Axis, Lab, Reading, Server, Trial
-from hitlab.plan import Experiment
+from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.experiment.plan import Experiment
 from hitlab.types import SharedPrefix
 
 _SHAPE = SharedPrefix(64, 1000, 200)

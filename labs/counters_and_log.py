@@ -1,7 +1,7 @@
 """What a reset does to counters, and why only a difference of two scrapes is a measurement."""
 
-from hitlab.lab import Axis, Lab, Reading, Server, Trial
-from hitlab.plan import Experiment
+from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.experiment.plan import Experiment
 from hitlab.types import BreakOptions, SharedPrefix
 
 _SHAPE = SharedPrefix(64, 1000, 200)

@@ -1,7 +1,7 @@
 """What a prefix is worth that does not end where a block ends."""
 
-from hitlab.lab import Axis, Lab, Reading, Server, Trial
-from hitlab.plan import Experiment
+from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.experiment.plan import Experiment
 from hitlab.types import SharedPrefix
 
 _REQUESTS, _SUFFIX_TOKENS = 16, 20

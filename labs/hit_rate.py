@@ -1,7 +1,7 @@
 """How many requests it takes until the cold first one no longer shows."""
 
-from hitlab.lab import Axis, Lab, Reading, Server, Trial
-from hitlab.plan import Experiment
+from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.experiment.plan import Experiment
 from hitlab.types import SharedPrefix
 
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64)

@@ -1,7 +1,7 @@
 """Two ways to lose the hits that look the same, and which of them comes back by itself."""
 
-from hitlab.lab import Axis, Lab, Reading, Server, Trial
-from hitlab.plan import Experiment
+from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.experiment.plan import Experiment
 from hitlab.types import SharedPrefix
 
 _SHAPE = SharedPrefix(64, 1000, 200)

@@ -1,7 +1,7 @@
 """What a cache salt for each tenant costs, though all of them send the same prefix."""
 
-from hitlab.lab import Axis, Lab, Reading, Server, Trial
-from hitlab.plan import Experiment
+from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
+from hitlab.experiment.plan import Experiment
 from hitlab.types import SharedPrefix
 
 _REQUESTS = 64

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitlab.errors import UsageError
-from hitlab.queues import (
+from hitlab.simulation.structures import (
     Fifo,
     Lists,
     Log,
@@ -34,7 +34,7 @@ from hitlab.queues import (
     rule,
     unlink,
 )
-from hitlab.trace import Trace
+from hitlab.traces.trace import Trace
 
 NAME = "2Q"
 VARIANT = "full 2Q: a1in is first in, first out, hits in it change nothing; blocks from am are not remembered"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.queues import Marks, highest, mark, marked, new_marks, rule, unmark
-from hitlab.trace import Trace
+from hitlab.simulation.structures import Marks, highest, mark, marked, new_marks, rule, unmark
+from hitlab.traces.trace import Trace
 
 NAME = "BELADY"
 VARIANT = "clairvoyant: a bound on block hits, not proven optimal for prefix hits"

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.queues import rule
-from hitlab.trace import Trace
+from hitlab.simulation.structures import rule
+from hitlab.traces.trace import Trace
 
 NAME = "CLOCK"
 VARIANT = "one reference bit, not set when a block enters"

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.queues import Fifo, length, members, new_fifo, pop, push, rule
-from hitlab.trace import Trace
+from hitlab.simulation.structures import Fifo, length, members, new_fifo, pop, push, rule
+from hitlab.traces.trace import Trace
 
 NAME = "FIFO"
 VARIANT = "a hit changes nothing"

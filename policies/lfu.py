@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.queues import Lists, link, list_members, new_lists, rule, unlink
-from hitlab.trace import Trace
+from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.traces.trace import Trace
 
 NAME = "LFU"
 VARIANT = "counts uses while in the cache; the least recent of the least used is evicted"

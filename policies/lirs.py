@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitlab.errors import UsageError
-from hitlab.queues import Lists, link, list_members, new_lists, rule, unlink
-from hitlab.trace import Trace
+from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.traces.trace import Trace
 
 NAME = "LIRS"
 VARIANT = "as published; the stack remembers evicted blocks without a limit"

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.curve import lru_curve as curve
-from hitlab.queues import rule
-from hitlab.trace import Trace
+from hitlab.simulation.hit_curve import lru_curve as curve
+from hitlab.simulation.structures import rule
+from hitlab.traces.trace import Trace
 
 __all__ = ["curve"]
 

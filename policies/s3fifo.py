@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitlab.errors import UsageError
-from hitlab.queues import (
+from hitlab.simulation.structures import (
     Fifo,
     Log,
     enter,
@@ -30,7 +30,7 @@ from hitlab.queues import (
     push,
     rule,
 )
-from hitlab.trace import Trace
+from hitlab.traces.trace import Trace
 
 NAME = "S3FIFO"
 VARIANT = "to main at freq >= 1, ghost hits enter main at 0, both queues evict to a ghost as long as main"

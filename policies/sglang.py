@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.queues import Lists, link, list_members, new_lists, rule, unlink
-from hitlab.trace import Trace
+from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.traces.trace import Trace
 
 NAME = "SGLANG"
 VARIANT = "SGLang's own rules, one request at a time: a radix tree whose least recent leaf goes whole"

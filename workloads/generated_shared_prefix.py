@@ -6,8 +6,8 @@ and question by two line feeds; here nothing stands between them. The order is s
 """
 
 from hitlab.errors import UsageError
-from hitlab.plan import unbroken
-from hitlab.prompts import ShuffledPrompts
+from hitlab.experiment.plan import unbroken
+from hitlab.experiment.prompts import ShuffledPrompts
 from hitlab.types import Phase, SharedPrefix
 
 SUMMARY = "SGLang's benchmark: so many questions for each of G system prompts, shuffled"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from math import gcd
 
 from hitlab.errors import ServerError, UsageError
-from hitlab.prompts import OwnDraw, TokenSource
+from hitlab.experiment.prompts import OwnDraw, TokenSource
 from hitlab.types import Draw, Firsts, Phase, Prompt, SharedPrefix
 
 SUMMARY = "G conversations in turn; every turn sends all before it, generated tokens too"

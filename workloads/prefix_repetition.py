@@ -7,8 +7,8 @@ Its options here: --num-prompts N, --prefix-repetition-num-prefixes is --groups,
 from dataclasses import replace
 
 from hitlab.errors import UsageError
-from hitlab.plan import unbroken
-from hitlab.prompts import ShuffledPrompts
+from hitlab.experiment.plan import unbroken
+from hitlab.experiment.prompts import ShuffledPrompts
 from hitlab.types import Phase, SharedPrefix
 
 SUMMARY = "vLLM's benchmark: N // G prompts for each of G prefixes, shuffled"

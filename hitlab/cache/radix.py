@@ -45,7 +45,7 @@ from hitlab.errors import InputError
 from hitlab.types import Prompt
 
 if TYPE_CHECKING:
-    from hitlab.recording import Recording
+    from hitlab.recordings.recording import Recording
 
 #: Token ids; the tree takes any hashables, so traces that come as block ids need no tokens.
 Tokens = tuple[Hashable, ...]

@@ -2,8 +2,8 @@
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.page import page_values
+from hitlab.cli import _options as opt
+from hitlab.experiment.lab_page import page_values
 
 
 def command(as_json: opt.Json = False) -> None:

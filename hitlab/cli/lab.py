@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hitlab import families
-from hitlab.cli import options as opt
-from hitlab.cli import target
+from hitlab.cli import _options as opt
+from hitlab.cli import _target
 from hitlab.errors import UsageError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hitlab.lab import Lab
-    from hitlab.labresult import LabPoint, LabResult
-    from hitlab.labrun import LabRun
-    from hitlab.session import Asked
+    from hitlab.experiment.lab import Lab
+    from hitlab.measurement.lab import LabRun
+    from hitlab.measurement.prepare import Asked
+    from hitlab.results.lab_result import LabPoint, LabResult
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -80,11 +80,11 @@ def show(name: Name, as_json: opt.Json = False) -> None:
 @app.command()
 def run(
     name: Name,
-    engine: target.EngineName,
-    base_url: target.BaseUrl = None,
-    metrics_url: target.MetricsUrl = None,
-    emulate: target.Emulate = False,
-    cpu: target.Cpu = False,
+    engine: _target.EngineName,
+    base_url: _target.BaseUrl = None,
+    metrics_url: _target.MetricsUrl = None,
+    emulate: _target.Emulate = False,
+    cpu: _target.Cpu = False,
     block_size: Annotated[
         str | None,
         typer.Option(
@@ -93,18 +93,18 @@ def run(
             help="Of servers started here, one after another, as 1,16 (default: the lab's).",
         ),
     ] = None,
-    capacity_blocks: target.CapacityBlocks = None,
-    dp: target.Ranks = None,
+    capacity_blocks: _target.CapacityBlocks = None,
+    dp: _target.Ranks = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the points that matter, not a dense curve.")] = False,
     cold_by: opt.ColdBy = "reset",
     seed: Annotated[int, typer.Option("--seed", help="Of the first trial; each later one takes the next.")] = 0,
     vocab_range: opt.VocabRange = None,
     vocab_size: opt.VocabSize = None,
-    api_key_env: target.ApiKeyEnv = None,
-    admin_key_env: target.AdminKeyEnv = None,
-    timeout: target.Timeout = 120.0,
-    fault: target.Fault = None,
-    engine_arg: target.EngineArg = None,
+    api_key_env: _target.ApiKeyEnv = None,
+    admin_key_env: _target.AdminKeyEnv = None,
+    timeout: _target.Timeout = 120.0,
+    fault: _target.Fault = None,
+    engine_arg: _target.EngineArg = None,
     log: Annotated[
         Path | None, typer.Option("--log", help="The engine's log, read after each step and shown beside the counters.")
     ] = None,
@@ -119,10 +119,10 @@ def run(
     """
     from dataclasses import replace
 
-    from hitlab.client import root_url
-    from hitlab.labrun import LabRun
-    from hitlab.reproduce import lab_command
-    from hitlab.session import Asked
+    from hitlab.client.http import root_url
+    from hitlab.measurement.lab import LabRun
+    from hitlab.measurement.prepare import Asked
+    from hitlab.results.reproduce import lab_command
 
     opt.check_cold_by(cold_by)
     lab = _lab(name)
@@ -134,7 +134,7 @@ def run(
         raise UsageError("a running server has one block size", todo="give --block-size one number")
     asked = Asked(None, capacity_blocks, dp, False, opt.token_range(vocab_range), vocab_size)
     targets = [
-        target.Target(
+        _target.Target(
             engine=engine,
             base_url=base_url,
             metrics_urls=tuple(metrics_url or ()),
@@ -166,14 +166,14 @@ def run(
     _run(LabRun(name, lab, command, seed, quick, cold_by, log), targets, out, as_json)
 
 
-def _run(lab_run: "LabRun", targets: list[target.Target], out: Path, as_json: bool) -> None:
+def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: bool) -> None:
     import asyncio
 
-    from hitlab import store
-    from hitlab.cli.progress import progress
+    from hitlab.cli._progress import progress
     from hitlab.errors import InterruptedRunError
+    from hitlab.results import store
 
-    async def on(where: target.Target, base_url: str, told: Callable[[int, int], None]) -> None:
+    async def on(where: _target.Target, base_url: str, told: Callable[[int, int], None]) -> None:
         async with where.client(base_url, connections=64) as client:
             await lab_run.on(client, where.asked, told)
 
@@ -206,11 +206,12 @@ def _run(lab_run: "LabRun", targets: list[target.Target], out: Path, as_json: bo
 
 
 def _keep(result: "LabResult", out: Path) -> Path:
-    from hitlab import labplot, store
+    from hitlab.report import lab_plot
+    from hitlab.results import store
 
     path = store.save_lab(result, out)
-    store.replace(path.with_suffix(".svg"), labplot.svg(result).encode())
-    store.replace(path.with_suffix(".png"), labplot.png(result))
+    store.replace(path.with_suffix(".svg"), lab_plot.svg(result).encode())
+    store.replace(path.with_suffix(".png"), lab_plot.png(result))
     return path
 
 
@@ -274,8 +275,8 @@ def _print(result: "LabResult") -> None:
 
 def _table(result: "LabResult", points: "list[LabPoint]", width: int) -> "Table":
     """The points, each series under a line with its name."""
-    from hitlab.cli.tables import Column, fitted
-    from hitlab.labresult import named
+    from hitlab.cli._tables import Column, fitted
+    from hitlab.results.lab_result import named
 
     series = list(dict.fromkeys(point.series for point in points))
     named_series, by_name = any(series), any(isinstance(point.x, str) for point in points)
@@ -320,7 +321,7 @@ def _print_log(result: "LabResult") -> None:
 
 
 def _figures(point: "LabPoint", share_of_possible: bool) -> list[str]:
-    from hitlab.labresult import rate, whole_tokens
+    from hitlab.results.lab_result import rate, whole_tokens
 
     predicted, measured = (
         rate(point, hit_tokens, share_of_possible) for hit_tokens in (point.model_hit_tokens, point.hit_tokens)

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hitlab import families
-from hitlab.cli import options as opt
-from hitlab.cli import target
+from hitlab.cli import _options as opt
+from hitlab.cli import _target
 
 if TYPE_CHECKING:
-    from hitlab.dialect import Engine
-    from hitlab.loglines import LogReading
+    from hitlab.client.dialect import Engine
+    from hitlab.client.log_lines import LogReading
 
 
 def command(
     file: Annotated[Path, typer.Argument(help="The engine's log; plain, .gz or .zst; - is stdin.")],
-    engine: target.EngineName,
+    engine: _target.EngineName,
     since: Annotated[str | None, typer.Option("--since", help="Lines from then on: [[YYYY-]MM-DD ]HH:MM[:SS].")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Lines up to then, in the same form.")] = None,
     as_json: opt.Json = False,
@@ -28,9 +28,9 @@ def command(
 
     Example: hitlab log sglang.log --engine sglang --since 21:14 --until 21:15
     """
+    from hitlab.client.engine_log import log_lines
+    from hitlab.client.log_lines import FOR_EYEBALLING, Between, read_log
     from hitlab.errors import InputError
-    from hitlab.logfiles import log_lines
-    from hitlab.loglines import FOR_EYEBALLING, Between, read_log
 
     dialect = families.load("engines", engine)
     reading = read_log(log_lines(file), dialect.read_log_line, Between.parse(since, until))
@@ -50,7 +50,7 @@ def command(
 
 
 def _document(dialect: "Engine", reading: "LogReading") -> dict[str, object]:
-    from hitlab.loglines import FOR_EYEBALLING, in_words
+    from hitlab.client.log_lines import FOR_EYEBALLING, in_words
 
     return {
         "engine": dialect.NAME,
@@ -80,7 +80,7 @@ def _print(dialect: "Engine", reading: "LogReading") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from hitlab.loglines import in_words
+    from hitlab.client.log_lines import in_words
 
     console = opt.console()
     lines = "line" if len(reading.entries) == 1 else "lines"

@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.cli import target
+from hitlab.cli import _options as opt
+from hitlab.cli import _target
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hitlab.measure import Run
-    from hitlab.plan import Experiment
-    from hitlab.session import Asked, Prepared
+    from hitlab.experiment.plan import Experiment
+    from hitlab.measurement.prepare import Asked, Prepared
+    from hitlab.measurement.run import Run
 
 
 def command(
-    engine: target.EngineName,
-    base_url: target.BaseUrl = None,
-    metrics_url: target.MetricsUrl = None,
-    emulate: target.Emulate = False,
-    cpu: target.Cpu = False,
+    engine: _target.EngineName,
+    base_url: _target.BaseUrl = None,
+    metrics_url: _target.MetricsUrl = None,
+    emulate: _target.Emulate = False,
+    cpu: _target.Cpu = False,
     requests: opt.Requests = 64,
     prefix_len: opt.PrefixLen = 1000,
     suffix_len: opt.SuffixLen = 200,
@@ -30,9 +30,9 @@ def command(
     per_group: opt.PerGroup = None,
     workload: opt.Workload = "shared-prefix",
     output_len: opt.OutputLen = 1,
-    block_size: target.BlockSize = None,
-    capacity_blocks: target.CapacityBlocks = None,
-    dp: target.Ranks = None,
+    block_size: _target.BlockSize = None,
+    capacity_blocks: _target.CapacityBlocks = None,
+    dp: _target.Ranks = None,
     break_mode: opt.BreakMode = "none",
     break_at: opt.BreakAt = 0,
     break_fixed: opt.BreakFixed = False,
@@ -49,11 +49,11 @@ def command(
     ] = None,
     vocab_range: opt.VocabRange = None,
     vocab_size: opt.VocabSize = None,
-    api_key_env: target.ApiKeyEnv = None,
-    admin_key_env: target.AdminKeyEnv = None,
-    timeout: target.Timeout = 120.0,
-    fault: target.Fault = None,
-    engine_arg: target.EngineArg = None,
+    api_key_env: _target.ApiKeyEnv = None,
+    admin_key_env: _target.AdminKeyEnv = None,
+    timeout: _target.Timeout = 120.0,
+    fault: _target.Fault = None,
+    engine_arg: _target.EngineArg = None,
     log: Annotated[
         Path | None, typer.Option("--log", help="Count tokens in the engine's log, where it runs without metrics.")
     ] = None,
@@ -71,9 +71,9 @@ def command(
 
     from hitlab import families
     from hitlab.errors import UsageError
-    from hitlab.plan import Experiment
-    from hitlab.predict import check_shape, shape_of
-    from hitlab.session import Asked
+    from hitlab.experiment.closed_form import check_shape, shape_of
+    from hitlab.experiment.plan import Experiment
+    from hitlab.measurement.prepare import Asked
     from hitlab.types import BreakOptions
 
     shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
@@ -109,7 +109,7 @@ def command(
         _print_plan(engine, experiment, asked, as_json)
         return
     _measure(
-        target.Target(
+        _target.Target(
             engine=engine,
             base_url=base_url,
             metrics_urls=tuple(metrics_url or ()),
@@ -131,13 +131,14 @@ def command(
 
 
 def _measure(
-    where: target.Target, experiment: "Experiment", asked: "Asked", log: Path | None, out: Path, as_json: bool
+    where: _target.Target, experiment: "Experiment", asked: "Asked", log: Path | None, out: Path, as_json: bool
 ) -> None:
     import asyncio
 
-    from hitlab import session, store
-    from hitlab.cli.tables import print_result
+    from hitlab.cli._tables import print_result
     from hitlab.errors import InputError, InterruptedRunError
+    from hitlab.measurement import prepare
+    from hitlab.results import store
 
     err = opt.console(stderr=True)
     runs: list[Run] = []
@@ -154,14 +155,14 @@ def _measure(
 
     async def walk(base_url: str, watch: "_Progress") -> None:
         async with where.client(base_url, experiment.concurrency) as client:
-            await session.measure(client, asked, experiment, watch, on_ready, log)
+            await prepare.measure(client, asked, experiment, watch, on_ready, log)
 
     store.make_ready(out)
     with where.running() as base_url, _Progress(err) as watch:
         try:
             asyncio.run(walk(base_url, watch))
         except (KeyboardInterrupt, Exception) as error:
-            kept = f"what was measured is in {session.keep(runs[0], out)}" if runs and runs[0].phases else ""
+            kept = f"what was measured is in {prepare.keep(runs[0], out)}" if runs and runs[0].phases else ""
             if isinstance(error, KeyboardInterrupt):
                 raise InterruptedRunError("interrupted", todo=kept or "nothing had been measured yet") from None
             if kept:
@@ -190,9 +191,9 @@ def _measure(
 
 def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: bool) -> None:
     from hitlab import families
-    from hitlab.plan import warnings
-    from hitlab.predict import phase_tally
-    from hitlab.session import outlined
+    from hitlab.experiment.closed_form import phase_tally
+    from hitlab.experiment.plan import warnings
+    from hitlab.measurement.prepare import outlined
     from hitlab.types import Act
 
     block_tokens = asked.block_tokens or families.load("engines", engine).DEFAULT_BLOCK_TOKENS

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hitlab.cli import options as opt
+from hitlab.cli import _options as opt
 
 if TYPE_CHECKING:
-    from hitlab.recording import Difference
+    from hitlab.recordings.recording import Difference
 
 
 def command(
@@ -23,7 +23,7 @@ def command(
     """
     from hitlab import families
     from hitlab.errors import HitlabError, InputError
-    from hitlab.recording import compare, read_recording
+    from hitlab.recordings.recording import compare, read_recording
 
     try:
         tape = read_recording(recording.read_bytes())

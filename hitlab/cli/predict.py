@@ -5,10 +5,10 @@ from typing import Annotated
 import typer
 
 from hitlab import families
-from hitlab.cli import options as opt
+from hitlab.cli import _options as opt
 from hitlab.errors import UsageError
-from hitlab.plan import phases_of
-from hitlab.predict import Prediction, check_shape, phase_tally, predict, shape_of, total
+from hitlab.experiment.closed_form import Prediction, check_shape, phase_tally, predict, shape_of, total
+from hitlab.experiment.plan import phases_of
 from hitlab.types import BreakOptions, Phase, SharedPrefix, Tally
 
 DEFAULT_BLOCK_TOKENS = 16  # vLLM's, said here so that the default case loads no engine

@@ -4,20 +4,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.cli import target
+from hitlab.cli import _options as opt
+from hitlab.cli import _target
 
 if TYPE_CHECKING:
-    from hitlab.preflight import Finding
+    from hitlab.measurement.preflight import Finding
 
 
 def command(
-    engine: target.EngineName,
-    base_url: target.BaseUrl = None,
-    metrics_url: target.MetricsUrl = None,
-    api_key_env: target.ApiKeyEnv = None,
-    admin_key_env: target.AdminKeyEnv = None,
-    timeout: target.Timeout = 30.0,
+    engine: _target.EngineName,
+    base_url: _target.BaseUrl = None,
+    metrics_url: _target.MetricsUrl = None,
+    api_key_env: _target.ApiKeyEnv = None,
+    admin_key_env: _target.AdminKeyEnv = None,
+    timeout: _target.Timeout = 30.0,
     as_json: opt.Json = False,
 ) -> None:
     """Say what a server is and whether it can be measured; sends one short prompt and empties nothing.
@@ -28,10 +28,10 @@ def command(
     """
     import asyncio
 
-    from hitlab.preflight import measurable, preflight
-    from hitlab.session import Asked
+    from hitlab.measurement.preflight import measurable, preflight
+    from hitlab.measurement.prepare import Asked
 
-    where = target.Target(
+    where = _target.Target(
         engine=engine,
         base_url=base_url,
         metrics_urls=tuple(metrics_url or ()),
@@ -59,7 +59,7 @@ def command(
         raise typer.Exit(4)
 
 
-def _last_line(findings: "list[Finding]", where: target.Target, addresses: list[str]) -> str:
+def _last_line(findings: "list[Finding]", where: _target.Target, addresses: list[str]) -> str:
     """What to do now; `addresses` are the server's and those of its metrics, without passwords."""
     failed = sum(finding.ok is False for finding in findings)
     if failed:

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.cli import target
+from hitlab.cli import _options as opt
+from hitlab.cli import _target
 
 if TYPE_CHECKING:
-    from hitlab.record import Recorder, Wanted
-    from hitlab.recording import Recording
+    from hitlab.recordings.recorder import Recorder, Wanted
+    from hitlab.recordings.recording import Recording
 
 
 def command(
-    engine: target.EngineName,
+    engine: _target.EngineName,
     out: Annotated[Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; one that is there goes.")],
-    base_url: target.BaseUrl = None,
-    metrics_url: target.MetricsUrl = None,
-    emulate: target.Emulate = False,
-    cpu: target.Cpu = False,
+    base_url: _target.BaseUrl = None,
+    metrics_url: _target.MetricsUrl = None,
+    emulate: _target.Emulate = False,
+    cpu: _target.Cpu = False,
     sequences: Annotated[int, typer.Option("--sequences", help="Sequences, each from an empty cache on.")] = 10,
     requests: Annotated[int, typer.Option("--requests", "-n", help="Requests in each sequence.")] = 60,
     max_len: Annotated[
@@ -34,13 +34,13 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same sequences.")] = 0,
     vocab_range: opt.VocabRange = None,
     vocab_size: opt.VocabSize = None,
-    block_size: target.BlockSize = None,
-    capacity_blocks: target.CapacityBlocks = None,
-    api_key_env: target.ApiKeyEnv = None,
-    admin_key_env: target.AdminKeyEnv = None,
-    timeout: target.Timeout = 120.0,
-    fault: target.Fault = None,
-    engine_arg: target.EngineArg = None,
+    block_size: _target.BlockSize = None,
+    capacity_blocks: _target.CapacityBlocks = None,
+    api_key_env: _target.ApiKeyEnv = None,
+    admin_key_env: _target.AdminKeyEnv = None,
+    timeout: _target.Timeout = 120.0,
+    fault: _target.Fault = None,
+    engine_arg: _target.EngineArg = None,
     as_json: opt.Json = False,
 ) -> None:
     """Record what an engine answers to random sequences, one request after another; `model` explains the file.
@@ -54,8 +54,8 @@ def command(
     Example: hitlab record --engine vllm --emulate --capacity-blocks 64 -o tape.json.gz
     """
     from hitlab.errors import UsageError
-    from hitlab.record import Wanted, check_name
-    from hitlab.session import Asked
+    from hitlab.measurement.prepare import Asked
+    from hitlab.recordings.recorder import Wanted, check_name
 
     for option, value, least in (
         ("--sequences", sequences, 1),
@@ -66,7 +66,7 @@ def command(
         if value is not None and value < least:
             raise UsageError(f"{option} is {value}", todo=f"give {least} or more")
     check_name(out)
-    where = target.Target(
+    where = _target.Target(
         engine=engine,
         base_url=base_url,
         metrics_urls=tuple(metrics_url or ()),
@@ -85,14 +85,14 @@ def command(
         raise typer.Exit(4)
 
 
-def _record(where: target.Target, wanted: "Wanted", out: Path) -> "Recorder":
+def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     """Walk, and save what was finished, however the walk ended."""
     import asyncio
 
-    from hitlab import store
-    from hitlab.cli.progress import progress
+    from hitlab.cli._progress import progress
     from hitlab.errors import HitlabError, InterruptedRunError
-    from hitlab.record import Recorder, prepare
+    from hitlab.recordings.recorder import Recorder, prepare
+    from hitlab.results import store
 
     recorders: list[Recorder] = []
 
@@ -121,7 +121,7 @@ def _record(where: target.Target, wanted: "Wanted", out: Path) -> "Recorder":
 
 def _save(recorders: "list[Recorder]", out: Path) -> str:
     """Write the finished sequences, if there are any, and say so."""
-    from hitlab.record import save
+    from hitlab.recordings.recorder import save
 
     if not (recorders and recorders[0].sequences):
         return ""

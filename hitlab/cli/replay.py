@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.cli import trace_options as given
+from hitlab.cli import _options as opt
+from hitlab.cli import _trace_options as given
 from hitlab.errors import UsageError
 
 if TYPE_CHECKING:
-    from hitlab.replay import Replay
-    from hitlab.trace import Trace
+    from hitlab.simulation.replay import Replay
+    from hitlab.traces.trace import Trace
 
 
 def command(
@@ -55,8 +55,8 @@ def command(
 
     Example: hitlab replay conversation_trace.jsonl --policy s3fifo --capacity 4096
     """
-    from hitlab import kernels, replay, requestfile
-    from hitlab.sweep import Choice
+    from hitlab.simulation import kernels, replay, request_file
+    from hitlab.simulation.sweep import Choice
 
     choice = Choice.of(policy)
     chosen = kernels.policy_named(choice.policy)
@@ -66,7 +66,7 @@ def command(
     if not 0 <= warmup < 1:
         raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
     if requests_out:
-        requestfile.check(requests_out)
+        request_file.check(requests_out)
     requests = given.read(trace, block_size, form, skip_malformed)
 
     def announce() -> None:
@@ -85,7 +85,7 @@ def command(
         )
     first_steady = replay.first_warm(requests.requests, warmup)
     if requests_out:
-        with requestfile.opened(requests_out) as write:
+        with request_file.opened(requests_out) as write:
             write(result, {})
         print(f"requests: {requests_out}", file=sys.stderr)
     if as_json:

@@ -18,16 +18,17 @@ def command(
 
     Example: hitlab report results/ -o report.html
     """
-    from hitlab import report, store
     from hitlab.errors import InputError
+    from hitlab.report import html
+    from hitlab.results import store
 
     store.make_file_ready(out)
     left_out: list[str] = []
-    runs, labs = report.read(results, left_out)
+    runs, labs = html.read(results, left_out)
     for line in left_out:
         print(f"note: left out: {line}", file=sys.stderr)
     if not (runs or labs):
         where = ", ".join(map(str, results))
         raise InputError("no results", where=where, todo="measure something first, or name another folder")
-    store.replace(out, report.html(runs, labs, title).encode())
+    store.replace(out, html.html(runs, labs, title).encode())
     print(f"report: {out}, {len(runs):,} runs and {len(labs):,} labs")

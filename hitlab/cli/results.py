@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hitlab.cli import options as opt
+from hitlab.cli import _options as opt
 
 if TYPE_CHECKING:
-    from hitlab.difference import Difference, Side
-    from hitlab.result import PhaseResult, Result
+    from hitlab.results.diff import Difference, Side
+    from hitlab.results.run_result import PhaseResult, Result
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,9 +27,9 @@ def list_(folder: _Folder = Path("results"), as_json: opt.Json = False) -> None:
 
     Example: hitlab results list
     """
-    from hitlab import store
     from hitlab.errors import InputError
-    from hitlab.reproduce import asked_in_words
+    from hitlab.results import store
+    from hitlab.results.reproduce import asked_in_words
 
     found: list[tuple[Path, Result]] = []
     for path in store.kept(folder):
@@ -40,7 +40,7 @@ def list_(folder: _Folder = Path("results"), as_json: opt.Json = False) -> None:
     if as_json:
         opt.print_json([_row(path, result) for path, result in found])
         return
-    from hitlab.cli.tables import Column, fitted
+    from hitlab.cli._tables import Column, fitted
 
     names = store.short_names(store.kept(folder), folder)
     columns = (
@@ -70,9 +70,9 @@ def show(
 
     Example: hitlab results show latest
     """
-    from hitlab import store
-    from hitlab.cli.tables import print_result
-    from hitlab.reproduce import asked_in_words
+    from hitlab.cli._tables import print_result
+    from hitlab.results import store
+    from hitlab.results.reproduce import asked_in_words
 
     path = store.find(result, folder)
     loaded = store.load(path)
@@ -97,8 +97,8 @@ def diff(
 
     Example: hitlab results diff 20261129T231012 latest
     """
-    from hitlab import store
-    from hitlab.difference import difference
+    from hitlab.results import store
+    from hitlab.results.diff import difference
 
     paths = [store.find(name, folder) for name in (a, b)]
     found = difference(*map(store.load, paths))
@@ -160,7 +160,7 @@ def _print_difference(found: "Difference", paths: list[Path]) -> None:
     from rich.padding import Padding
     from rich.table import Table
 
-    from hitlab.cli.tables import Column, fitted
+    from hitlab.cli._tables import Column, fitted
 
     console = opt.console()
     console.print(f"A {paths[0]}\nB {paths[1]}\n")

@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.cli import target
+from hitlab.cli import _options as opt
+from hitlab.cli import _target
 from hitlab.errors import LaunchError, UsageError
 
 
 def command(
-    engine: target.EngineName,
+    engine: _target.EngineName,
     emulate: Annotated[bool, typer.Option("--emulate", help="A model of the engine, at once.")] = False,
     cpu: Annotated[
         bool, typer.Option("--cpu", help="The real engine; the first start installs it, in a few minutes and GB.")
@@ -26,8 +26,8 @@ def command(
     port: Annotated[
         int | None, typer.Option("--port", min=0, max=65_535, help="Port on 127.0.0.1 (default: the engine's own).")
     ] = None,
-    engine_arg: target.EngineArg = None,
-    fault: target.Fault = None,
+    engine_arg: _target.EngineArg = None,
+    fault: _target.Fault = None,
 ) -> None:
     """Start an engine to measure and keep it until Ctrl-C; prints the command that measures it.
 
@@ -36,11 +36,11 @@ def command(
     if emulate == cpu:
         raise UsageError("serve starts an emulated or a real engine", todo="choose --emulate or --cpu")
     from hitlab import families
-    from hitlab.client import root_url
-    from hitlab.session import Asked
+    from hitlab.client.http import root_url
+    from hitlab.measurement.prepare import Asked
 
     default_port = int(root_url(families.load("engines", engine).DEFAULT_BASE_URL).rpartition(":")[2])
-    where = target.Target(
+    where = _target.Target(
         engine=engine,
         emulate=emulate,
         cpu=cpu,

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.cli import trace_options as given
+from hitlab.cli import _options as opt
+from hitlab.cli import _trace_options as given
 from hitlab.errors import InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from hitlab.curve import Curve
-    from hitlab.grid import Sweep
-    from hitlab.sweep import Choice, Point
-    from hitlab.trace import Trace
+    from hitlab.simulation.hit_curve import Curve
+    from hitlab.simulation.sweep import Choice, Point
+    from hitlab.simulation.sweep_runner import Sweep
+    from hitlab.traces.trace import Trace
 
 MAX_ELEMENT_BYTES = 16
 TABLE_WIDTH = 80
@@ -80,37 +80,39 @@ def command(
 
     Example: hitlab sweep conversation_trace.jsonl --policy s3fifo,lru --capacity 1000:100000:log30 --plot curves.svg
     """
-    from hitlab import grid, kernels, replay, requestfile
-    from hitlab.cli.progress import progress
+    from hitlab.cli._progress import progress
+    from hitlab.simulation import kernels, replay, request_file, sweep_runner
 
     _check(weight, warmup, jobs)
     if requests_out:
-        requestfile.check(requests_out)
+        request_file.check(requests_out)
     choices = _choices(policy, drawn=plot is not None)
     token_bytes = _token_bytes(bytes_per_token, model, kv_bytes)
     sizes = _sizes(capacity, memory, token_bytes)
     # before a long file is read, whose blocks may turn out larger
-    grid.check(choices, sizes(max(block_size or 1, 1), None) or [SMALLEST_AUTO])
+    sweep_runner.check(choices, sizes(max(block_size or 1, 1), None) or [SMALLEST_AUTO])
     requests = given.read(trace, block_size, form, skip_malformed)
 
     curves: list[Curve] = []
 
     def curve() -> "Curve":
         if not curves:
-            from hitlab.curve import lru_curve
+            from hitlab.simulation.hit_curve import lru_curve
 
             curves.append(lru_curve(requests, engine_cap=engine_cap, kernel=kernels.curve_kernel()))
         return curves[0]
 
     capacities = sizes(requests.block_tokens, curve) or [SMALLEST_AUTO]
-    grid.check(choices, capacities)
-    wanted = grid.Sweep(requests, choices, capacities, replay.first_warm(requests.requests, warmup), engine_cap, {})
-    partial = grid.partial_file(out, wanted)
-    workers = grid.Workers(jobs, backend, scheduler, work_folder)
+    sweep_runner.check(choices, capacities)
+    wanted = sweep_runner.Sweep(
+        requests, choices, capacities, replay.first_warm(requests.requests, warmup), engine_cap, {}
+    )
+    partial = sweep_runner.partial_file(out, wanted)
+    workers = sweep_runner.Workers(jobs, backend, scheduler, work_folder)
     stopped: InterruptedRunError | None = None
     try:
         with progress(f"{wanted.size:,} points") as on_progress, kernels.announced(_announce):
-            grid.run(wanted, curve, workers, partial, on_progress)
+            sweep_runner.run(wanted, curve, workers, partial, on_progress)
     except KeyboardInterrupt:
         kept = f"{len(wanted.points):,} of {wanted.size:,} points are kept in {partial}"
         stopped = InterruptedRunError(f"interrupted, {kept}", todo="the same command goes on from there")
@@ -127,8 +129,8 @@ def command(
     if stopped:
         raise stopped
     if requests_out:
-        with requestfile.opened(requests_out) as write, progress("requests") as on_progress:
-            for number, (label, replayed) in enumerate(grid.replays(wanted), 1):
+        with request_file.opened(requests_out) as write, progress("requests") as on_progress:
+            for number, (label, replayed) in enumerate(sweep_runner.replays(wanted), 1):
                 write(replayed, {"policy": label, "capacity_blocks": replayed.capacity_blocks})
                 on_progress(number, wanted.size)
         _say(f"requests: {requests_out}")
@@ -153,8 +155,8 @@ def _check(weight: str, warmup: float, jobs: int | None) -> None:
 
 def _choices(text: str, drawn: bool) -> "list[Choice]":
     from hitlab import families
-    from hitlab.plot import check_lines
-    from hitlab.sweep import Choice
+    from hitlab.report.sweep_plot import check_lines
+    from hitlab.simulation.sweep import Choice
 
     named = families.names("policies") if text.strip().lower() == "all" else text.split(",")
     choices: list[Choice] = []
@@ -168,20 +170,20 @@ def _choices(text: str, drawn: bool) -> "list[Choice]":
 
 
 def _token_bytes(stated: int | None, model: str | None, kv_bytes: int) -> int | None:
-    from hitlab import kvsize
+    from hitlab.simulation import kv_size
 
     if stated is not None and model is not None:
         raise UsageError("both --bytes-per-token and --model are given", todo="give one of them")
-    if stated is not None and not 1 <= stated <= kvsize.MAX_MEMORY_BYTES:
-        raise UsageError(f"--bytes-per-token is {stated}", todo=f"give 1 to {kvsize.MAX_MEMORY_BYTES:,}")
+    if stated is not None and not 1 <= stated <= kv_size.MAX_MEMORY_BYTES:
+        raise UsageError(f"--bytes-per-token is {stated}", todo=f"give 1 to {kv_size.MAX_MEMORY_BYTES:,}")
     if not 1 <= kv_bytes <= MAX_ELEMENT_BYTES:
         raise UsageError(f"--kv-bytes is {kv_bytes}", todo=f"give 1 to {MAX_ELEMENT_BYTES}: 1 for FP8, 2 for 16 bits")
-    return stated if model is None else kvsize.architecture(model).bytes_per_token(kv_bytes)
+    return stated if model is None else kv_size.architecture(model).bytes_per_token(kv_bytes)
 
 
 def _sizes(capacity: str | None, memory: str | None, token_bytes: int | None) -> Any:
     """A function of block size and curve: the capacities, or None where they wait for a curve."""
-    from hitlab import sweep
+    from hitlab.simulation import sweep
 
     if capacity is not None and memory is not None:
         raise UsageError("both --capacity and --memory are given", todo="give one of them")
@@ -203,7 +205,7 @@ def _title(wanted: "Sweep", path: Path) -> str:
 def _document(
     wanted: "Sweep", points: "Sequence[Point]", path: Path, warmup: float, block_bytes: int | None, complete: bool
 ) -> dict[str, Any]:
-    from hitlab import kernels, replay
+    from hitlab.simulation import kernels, replay
 
     policies = {}
     for choice in wanted.choices:
@@ -231,7 +233,7 @@ def _write_csv(points: "Sequence[Point]", path: Path, block_bytes: int | None) -
 
     import msgspec
 
-    from hitlab.sweep import Point
+    from hitlab.simulation.sweep import Point
 
     columns = list(Point.__struct_fields__)
     try:
@@ -249,7 +251,7 @@ def _write_csv(points: "Sequence[Point]", path: Path, block_bytes: int | None) -
 def _draw(
     wanted: "Sweep", points: "Sequence[Point]", path: Path, title: str, weight: str, block_bytes: int | None
 ) -> None:
-    from hitlab.plot import draw
+    from hitlab.report.sweep_plot import draw
 
     rate = f"{'steady' if wanted.first_steady else 'cold'}_{weight}_hit_rate"
     draw(points, path, title=title, rate=rate, block_bytes=block_bytes)
@@ -284,7 +286,7 @@ def _print(
 
 def _comparisons(points: "Sequence[Point]", choices: "Sequence[Choice]", rate: str) -> Iterator[str]:
     """Each policy beside LRU, or the first one where LRU is not among them; one without a capacity always wins."""
-    from hitlab import kernels, sweep
+    from hitlab.simulation import kernels, sweep
 
     labels = [c.label for c in choices if not hasattr(kernels.policy_named(c.policy), "IGNORES_CAPACITY")]
     baseline = "lru" if "lru" in labels else next(iter(labels), "")

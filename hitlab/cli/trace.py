@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.cli import trace_options as given
+from hitlab.cli import _options as opt
+from hitlab.cli import _trace_options as given
 
 if TYPE_CHECKING:
-    from hitlab.inspection import Arrivals, Inspection
+    from hitlab.simulation.trace_info import Arrivals, Inspection
 
 app = typer.Typer(help="Look at a trace.\n\nExample: hitlab trace info conversation_trace.jsonl", no_args_is_help=True)
 
@@ -35,14 +35,14 @@ def info(
 
     Example: hitlab trace info conversation_trace.jsonl
     """
-    from hitlab import curve, inspection, kernels
+    from hitlab.simulation import hit_curve, kernels, trace_info
 
     requests = given.read(trace, block_size, form, skip_malformed)
     kernel = kernels.curve_kernel()
-    found = inspection.inspect(
+    found = trace_info.inspect(
         requests,
-        curve.lru_curve(requests, kernel=kernel),
-        curve.lru_curve(requests, engine_cap=True, kernel=kernel),
+        hit_curve.lru_curve(requests, kernel=kernel),
+        hit_curve.lru_curve(requests, engine_cap=True, kernel=kernel),
     )
     if as_json:
         opt.print_json(found)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hitlab.cli import options as opt
-from hitlab.cli import target
+from hitlab.cli import _options as opt
+from hitlab.cli import _target
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
     from rich.table import Table
 
-    from hitlab.dialect import ServerFacts
-    from hitlab.intervals import Interval, Meter
+    from hitlab.client.dialect import ServerFacts
+    from hitlab.measurement.intervals import Interval, Meter
     from hitlab.types import Tally
 
 _BAR_WIDTH = 12
@@ -27,9 +27,9 @@ _SPARE = ("tokens/s", "evicted", "0 to 100 %")  # what goes where the terminal i
 
 
 def command(
-    engine: target.EngineName,
-    base_url: target.BaseUrl = None,
-    metrics_url: target.MetricsUrl = None,
+    engine: _target.EngineName,
+    base_url: _target.BaseUrl = None,
+    metrics_url: _target.MetricsUrl = None,
     interval: Annotated[float, typer.Option("--interval", help="Seconds between two readings.")] = 5.0,
     count: Annotated[int | None, typer.Option("--count", help="Stop after so many intervals.")] = None,
     prefix_len: Annotated[
@@ -39,8 +39,8 @@ def command(
     block_size: Annotated[
         int | None, typer.Option("--block-size", "--page-size", help="B, where the server does not say.")
     ] = None,
-    api_key_env: target.ApiKeyEnv = None,
-    timeout: target.Timeout = 10.0,
+    api_key_env: _target.ApiKeyEnv = None,
+    timeout: _target.Timeout = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line an interval on stdout.")] = False,
 ) -> None:
     """Watch a running server's interval hit rate, from its counters; sends no prompt and empties nothing.
@@ -52,9 +52,9 @@ def command(
     import asyncio
     from contextlib import suppress
 
-    from hitlab import watching
     from hitlab.errors import UsageError
-    from hitlab.session import Asked
+    from hitlab.measurement import watch as watching
+    from hitlab.measurement.prepare import Asked
 
     if not 0 < interval < math.inf or (count is not None and count < 1):
         raise UsageError(
@@ -62,7 +62,7 @@ def command(
         )
     if (prefix_len is None) != (suffix_len is None):
         raise UsageError("the ceiling needs both --prefix-len and --suffix-len", todo="give both or neither")
-    where = target.Target(
+    where = _target.Target(
         engine=engine,
         base_url=base_url,
         metrics_urls=tuple(metrics_url or ()),
@@ -90,8 +90,8 @@ def command(
 
 def _ceiling(prefix_tokens: int | None, suffix_tokens: int | None, block_tokens: int | None) -> "Tally | None":
     from hitlab.errors import UsageError
-    from hitlab.intervals import ceiling
-    from hitlab.predict import check_shape
+    from hitlab.experiment.closed_form import check_shape
+    from hitlab.measurement.intervals import ceiling
     from hitlab.types import SharedPrefix
 
     if prefix_tokens is None or suffix_tokens is None:
@@ -254,7 +254,7 @@ class _Live(_View):
         return Group(*map(Text, self._title), table, *(Text(event, style="yellow") for event in self._events))
 
     def _table(self, intervals: "list[Interval]", width: int) -> "Table":
-        from hitlab.cli.tables import Column, fitted
+        from hitlab.cli._tables import Column, fitted
 
         columns = [
             Column(heading, left=heading in _LEFT, spare=_SPARE.index(heading) + 1 if heading in _SPARE else 0)

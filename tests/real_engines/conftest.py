@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from hitlab import families
-from hitlab.environments import environment
+from hitlab.servers.cpu.environments import environment
 
 # These run inside an engine's own environment, where alone what they import exists.
 collect_ignore = ["drive_sglang.py", "drive_vllm.py"]

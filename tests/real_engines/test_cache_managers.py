@@ -23,8 +23,8 @@ from hitlab import families
 from hitlab.cache import CacheModel, Lease, PoolFullError
 from hitlab.cache.paged import PagedCache
 from hitlab.cache.radix import RadixCache
-from hitlab.environments import environment_dir, is_installed
-from hitlab.recipe import TINY_MODEL
+from hitlab.servers.cpu.environments import environment_dir, is_installed
+from hitlab.servers.cpu.recipe import TINY_MODEL
 from hitlab.types import Prompt
 
 SEQUENCES = int(os.environ.get("HITLAB_ORACLE_SEQUENCES", "50"))

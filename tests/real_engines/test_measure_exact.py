@@ -15,9 +15,10 @@ import pytest
 from conftest import Hitlab
 from rich.console import Console
 
-from hitlab import families, launch
-from hitlab.environments import is_installed
-from hitlab.recipe import ServerOptions
+from hitlab import families
+from hitlab.servers.cpu import server as launch
+from hitlab.servers.cpu.environments import is_installed
+from hitlab.servers.cpu.recipe import ServerOptions
 
 pytestmark = pytest.mark.real_engine
 

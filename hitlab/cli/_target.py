@@ -1,0 +1,174 @@
+"""Which server a command talks to: options, and the server itself where the command starts one."""
+
+import math
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from hitlab import families
+from hitlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from hitlab.client.http import EngineClient
+    from hitlab.measurement.prepare import Asked
+
+EngineName = Annotated[str, typer.Option("--engine", "-e", help="vllm or sglang.")]
+BaseUrl = Annotated[
+    str | None, typer.Option("--base-url", help="The server (default: port 8000 for vLLM, 30000 for SGLang, here).")
+]
+MetricsUrl = Annotated[
+    list[str] | None, typer.Option("--metrics-url", help="Where /metrics is, if elsewhere; repeat it for replicas.")
+]
+Emulate = Annotated[bool, typer.Option("--emulate", help="Start an emulated engine on a free port and talk to that.")]
+Cpu = Annotated[bool, typer.Option("--cpu", help="Start the real engine on this machine's CPU and talk to that.")]
+BlockSize = Annotated[
+    int | None,
+    typer.Option(
+        "--block-size", "--page-size", "-B", help="What you believe it is; of a server started here, what it gets."
+    ),
+]
+CapacityBlocks = Annotated[
+    int | None,
+    typer.Option("--capacity-blocks", min=1, help="Pool in blocks: believed, or given to a server started here."),
+]
+Ranks = Annotated[
+    int | None,
+    typer.Option(
+        "--dp", "--data-parallel-size", min=1, help="Data-parallel ranks: believed, or of a server started here."
+    ),
+]
+ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Environment variable that holds the API key.")]
+AdminKeyEnv = Annotated[
+    str | None, typer.Option("--admin-key-env", help="Environment variable with the key for resets, if another.")
+]
+Fault = Annotated[
+    list[str] | None,
+    typer.Option("--fault", help="Break the emulated engine: NAME or NAME=VALUE, as reset=lies or fail-post=20."),
+]
+EngineArg = Annotated[
+    list[str] | None, typer.Option("--engine-arg", help="With --cpu: passed on to the engine; repeat it for more.")
+]
+Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for one response.")]
+
+
+class Running(Protocol):
+    """A server that is up."""
+
+    @property
+    def base_url(self) -> str:
+        """Where it is."""
+
+    def wait(self) -> str:
+        """Block until it ends by itself, and say why."""
+
+    def death(self, wait_seconds: float = 0.0) -> str | None:
+        """Why it has ended by itself; None while it runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The server of one command, and what is known of it."""
+
+    engine: str
+    base_url: str | None = None
+    metrics_urls: tuple[str, ...] = ()
+    emulate: bool = False
+    cpu: bool = False
+    asked: "Asked"
+    api_key_env: str | None = None
+    admin_key_env: str | None = None
+    timeout_s: float = 120.0
+    faults: tuple[str, ...] = ()
+    engine_args: tuple[str, ...] = ()
+    port: int = 0  # of a server started here; 0 is any free one
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what makes no sense together, before anything is started or sent."""
+        if self.emulate and self.cpu:
+            raise UsageError("--emulate and --cpu are two servers", todo="choose one")
+        # An empty one is a shell variable that was not set: to take it for the default would empty another's cache.
+        if self.base_url is not None and not self.base_url.strip():
+            raise UsageError("--base-url is empty", todo="give an address like http://127.0.0.1:8000, or leave it out")
+        if (self.emulate or self.cpu) and self.base_url is not None:
+            raise UsageError("--base-url names a server, --emulate and --cpu start one", todo="choose one")
+        if (self.engine_args and not self.cpu) or (self.faults and not self.emulate):
+            raise UsageError("--engine-arg is for --cpu, --fault for --emulate", todo="leave it out")
+        if not (math.isfinite(self.timeout_s) and self.timeout_s > 0):
+            raise UsageError(f"--timeout is {self.timeout_s:g}", todo="give a number of seconds above 0")
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """The base URL, of a server that stops with the block where it is one of ours."""
+        if not (self.emulate or self.cpu):
+            default: str = families.load("engines", self.engine).DEFAULT_BASE_URL
+            yield default if self.base_url is None else self.base_url
+            return
+        with self.started() as server:
+            yield server.base_url
+            if reason := server.death(wait_seconds=0.5):
+                print(f"hitlab: {reason}", file=sys.stderr)
+
+    def started(self) -> AbstractContextManager[Running]:
+        """A server of our own, emulated or real."""
+        return self._emulated() if self.emulate else self._on_cpu()
+
+    def _emulated(self) -> AbstractContextManager[Running]:
+        from hitlab.servers.emulated import server as emulate
+        from hitlab.servers.emulated.dialect import Faults
+
+        config = emulate.settings(
+            self.engine,
+            block_tokens=self.asked.block_tokens,
+            capacity_blocks=self.asked.capacity_blocks,
+            ranks=self.asked.ranks,
+        )
+        return emulate.start(self.engine, config, Faults.parse(self.faults), port=self.port)
+
+    def _on_cpu(self) -> AbstractContextManager[Running]:
+        from hitlab.cli._options import console
+        from hitlab.servers.cpu import server as launch
+        from hitlab.servers.cpu.recipe import ServerOptions
+
+        options = ServerOptions(
+            block_tokens=self.asked.block_tokens,
+            capacity_blocks=self.asked.capacity_blocks,
+            ranks=self.asked.ranks or 1,
+            port=self.port,
+            extra_args=self.engine_args,
+        )
+        return launch.running(families.load("engines.cpu", self.engine).CPU, options, console(stderr=True))
+
+    def client(self, base_url: str, connections: int = 1) -> "EngineClient":
+        """A client for the running server."""
+        from hitlab.client.http import EngineClient, Keys
+
+        return EngineClient(
+            families.load("engines", self.engine),
+            base_url,
+            self.metrics_urls,
+            Keys(_key(self.api_key_env, "--api-key-env"), _key(self.admin_key_env, "--admin-key-env")),
+            self.timeout_s,
+            connections,
+        )
+
+
+def _key(variable: str | None, option: str) -> str | None:
+    """The variable's value. Raises UsageError, which never says it."""
+    if variable is None:
+        return None
+    if not (variable.isascii() and variable.isidentifier()):  # nor is it said here: it may be the key itself
+        raise UsageError(f"{option} takes the name of an environment variable", todo="as API_KEY, with the key in it")
+    key = os.environ.get(variable)
+    if not key:
+        raise UsageError(f"{option} names {variable}, which is not set", todo=f"export {variable}=...")
+    if not (key.isascii() and key.isprintable()) or key != key.strip():
+        raise UsageError(
+            f"the key in {variable}, named by {option}, has characters that no key has",
+            todo="is there a line break or a space at its end?",
+        )
+    return key

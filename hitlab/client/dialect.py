@@ -1,0 +1,233 @@
+"""What an engine's file tells the rest: nouns of its HTTP dialect, without a socket in sight.
+
+An engine's file builds requests and reads replies; only client.py sends them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+
+import msgspec
+
+from hitlab.cache import CacheModel
+from hitlab.client.metrics_page import Page
+from hitlab.errors import ServerError
+from hitlab.types import NOTHING, Prompt, Tally
+
+if TYPE_CHECKING:
+    from hitlab.recordings.recording import Recording
+
+T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0)]  # in a Struct of a reply
+Size = Annotated[int, msgspec.Meta(ge=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request, relative to the server's root."""
+
+    method: str
+    path: str
+    json: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    body: bytes
+
+    def read(self, kind: type[T], engine: str) -> T:
+        """The body as the Struct `kind`; more fields than it has are no harm. `engine` is who ought to answer so.
+
+        Raises ServerError for a body that does not fit.
+
+        >>> Reply(200, b'[1, 2]').read(list[int], "vLLM")
+        [1, 2]
+        """
+        try:
+            return msgspec.json.decode(self.body, type=kind)
+        except msgspec.ValidationError as error:
+            reason = str(error)
+        except (msgspec.DecodeError, RecursionError):
+            reason = self.says
+        raise ServerError(f"an answer that no {engine} gives: {reason}")
+
+    @property
+    def says(self) -> str:
+        """The engine's own words in an error body, on one line."""
+        try:
+            document = msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, RecursionError):
+            document = None
+        while isinstance(document, dict):
+            document = next((document[key] for key in ("error", "message", "detail", "msg") if key in document), None)
+        text = document if isinstance(document, str) else self.body.decode(errors="replace")
+        return " ".join(text.split())[:200] or "an empty body"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a response says of its own request; None is unknown, never 0."""
+
+    prompt_tokens: int | None
+    cached_tokens: int | None
+    output: tuple[int, ...] | None = None
+    stopped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    """What the server says of itself; None is what it does not say."""
+
+    version: str | None = None
+    model: str | None = None
+    model_path: str | None = None  # where the server loaded it from
+    max_model_tokens: int | None = None
+    block_tokens: int | None = None
+    pool_blocks: int | None = None  # of one data-parallel rank, as the engine's own option counts them
+    capacity_tokens: int | None = None  # that they hold
+    caching: bool | None = None
+    ranks: int = 1
+    chunked_prefill_tokens: int | None = None
+    overlap_schedule: bool = True
+    emulated: bool = False
+    notes: tuple[str, ...] = ()  # what makes a prediction unsure, in words
+
+
+@dataclass(frozen=True, slots=True)
+class ResetOutcome:
+    """What a reply to a reset means."""
+
+    done: bool | None  # None: the server does not say
+    detail: str
+    retry: bool = False  # refused because something runs just now
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """One scrape's token counters.
+
+    `pairs` are the counter pairs found, best first, as {source: tally}: which of them is used is decided at the
+    end of an interval, since a pair may appear only with its first token.
+    """
+
+    pairs: Mapping[str, Tally]
+    external: Tally = NOTHING  # of an offload tier
+    preemptions: int = 0
+    evicted_tokens: int | None = None
+    raw: Mapping[str, float] = field(default_factory=dict)  # every series looked at
+    births: Mapping[str, float] = field(default_factory=dict)  # when counters were made, where the page says
+
+    def since(self, before: "Counters") -> tuple[Tally, str]:
+        """The interval's tally and the source used; ("", an empty tally) while there is no counter."""
+        for source, now in self.pairs.items():
+            return now - before.pairs.get(source, NOTHING), source
+        return NOTHING, ""
+
+    def restarted_since(self, before: "Counters") -> str:
+        """A counter that is lower than it was, gone, or made anew: another server answers. Empty if none is."""
+        for series, value in before.raw.items():
+            if self.raw.get(series, -1.0) < value:
+                return f"{series} fell"
+        for series, moment in before.births.items():
+            if self.births.get(series, moment) != moment:
+                return f"{series} was made anew"
+        return ""
+
+    def __add__(self, other: "Counters") -> "Counters":
+        """The counters of two servers taken together."""
+        evicted = [part for part in (self.evicted_tokens, other.evicted_tokens) if part is not None]
+        return Counters(
+            pairs={
+                source: self.pairs.get(source, NOTHING) + other.pairs.get(source, NOTHING)
+                for source in {**self.pairs, **other.pairs}
+            },
+            external=self.external + other.external,
+            preemptions=self.preemptions + other.preemptions,
+            evicted_tokens=sum(evicted) if evicted else None,
+            raw={**self.raw, **other.raw},
+            births={**self.births, **other.births},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """What one line of an engine's log says of its prefix cache; None and "" are not said.
+
+    `moment` is the time as printed, from its largest unit (year or month) to seconds. A rate of a sliding window
+    has no tokens behind it that could be added up.
+    """
+
+    moment: tuple[int, ...] | None
+    rank: int | None = None  # data-parallel
+    replica: str = ""  # of several that repeat each other's tokens, as tensor ranks do
+    tally: Tally | None = None
+    window_hit_rate: float | None = None  # 0 to 1
+    preemptions: int = 0
+
+
+class Engine(Protocol):
+    """What a file of engines/ offers."""
+
+    NAME: str  # its file's
+    TITLE: str  # as people write it
+    DEFAULT_BASE_URL: str
+    DEFAULT_BLOCK_TOKENS: int
+    FACT_PATHS: tuple[tuple[str, ...], ...]  # each a list of alternatives, the newest first
+    METRIC_PREFIX: str  # of its own metrics, as "vllm:"
+    NO_METRICS: str  # what to do when there are no counters
+    NO_RESET: str  # what to do when the reset is not there
+    LOG_LACKS: str  # why its log can't stand in for counters; empty where it can
+
+    def completion(self, prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
+        """A request for so many tokens after the prompt, which is token ids; for several, their ids come back."""
+        ...
+
+    def read_completion(self, reply: Reply) -> Completion:
+        """Read a reply of status 200. Raises ServerError for one that is no completion."""
+        ...
+
+    def completions(self, prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
+        """One request for one token after each of several unsalted prompts."""
+        ...
+
+    def read_completions(self, reply: Reply) -> Completion:
+        """Read a reply of status 200 to several prompts: their tokens added up. Raises ServerError, too."""
+        ...
+
+    def reset(self) -> HttpRequest:
+        """Empty the prefix cache, and any tier behind it."""
+        ...
+
+    def read_reset(self, reply: Reply) -> ResetOutcome:
+        """What the reply to a reset means. Raises ServerError for one that the engine does not give."""
+        ...
+
+    def read_facts(self, replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
+        """What the server says of itself: replies by path, and its metrics page.
+
+        Raises ServerError for a reply that the engine does not give.
+        """
+        ...
+
+    def read_counters(self, page: Page, model: str | None) -> Counters:
+        """The token counters of a page. Raises MetricsError where they are missing or contradict each other."""
+        ...
+
+    def read_log_line(self, line: str) -> LogEntry | None:
+        """What a line of its log says; None where it says nothing of the cache."""
+        ...
+
+    def cache_model(self, facts: ServerFacts) -> CacheModel:
+        """The model of this server's cache; without a known pool, of one that never evicts."""
+        ...
+
+    def recording_sizes(self, facts: ServerFacts) -> Mapping[str, Any]:
+        """What a recording says of this server, under the engine's own names: fields of Recording."""
+        ...
+
+    def recording_model(self, recording: "Recording") -> CacheModel:
+        """The model of the cache a recording was made with."""
+        ...

@@ -1,0 +1,315 @@
+"""The one place that talks HTTP to an engine: requests out, replies in, failures named."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, reduce
+from operator import add
+from types import TracebackType
+from typing import TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import httpx
+import msgspec
+
+from hitlab import families
+from hitlab.client.dialect import Completion, Counters, Engine, HttpRequest, Reply, ResetOutcome, ServerFacts
+from hitlab.client.metrics_page import Page, read_page
+from hitlab.errors import (
+    KeyRefusedError,
+    MetricsError,
+    RequestRefusedError,
+    ResetRefusedError,
+    ServerError,
+    UnreachableError,
+    UsageError,
+)
+from hitlab.types import Prompt
+
+# Counters keep their colons in the classic format; OpenMetrics negotiation may turn them into underscores.
+_METRICS_ACCEPT = "text/plain;version=0.0.4"
+_RESET_TRIES, _RESET_PAUSE_S = 8, 0.25
+_MOST_REDIRECTS = 5
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """API keys, kept out of every repr and every file."""
+
+    api: str | None = None
+    admin: str | None = None
+
+    def __repr__(self) -> str:
+        return "Keys(...)"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A completion and how long it took, from send to last byte."""
+
+    completion: Completion
+    latency_s: float
+
+
+def root_url(url: str) -> str:
+    """The server's root of any address a user may paste: with or without scheme, user, /v1, /metrics, slashes.
+
+    >>> root_url("127.0.0.1:8000"), root_url("http://h:8000/v1/"), root_url("https://me:secret@h/x/metrics")
+    ('http://127.0.0.1:8000', 'http://h:8000', 'https://h/x')
+
+    Raises UsageError for what is no address.
+    """
+    return _address(url)[0]
+
+
+def _address(url: str) -> tuple[str, httpx.BasicAuth | None]:
+    """The root, and the user and password that stood before the host and are to be shown nowhere."""
+    shown = url.rpartition("@")[2]
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        user, at, host = parts.netloc.rpartition("@")
+        path = parts.path.rstrip("/")
+        for tail in ("/metrics", "/v1/completions", "/generate", "/v1"):
+            path = path.removesuffix(tail)
+        root = urlunsplit((parts.scheme, host.lower(), path.rstrip("/"), "", ""))
+        # What neither httpx nor the look-up of names would take: a snowman, a control character, two dots.
+        httpx.URL(root).raw_host.decode("ascii").encode("idna")
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not set(host) & set(" \t")
+    except (ValueError, httpx.InvalidURL):
+        usable = False
+    if not usable:
+        raise UsageError(f"{shown!r} is not an address", todo="give one like http://127.0.0.1:8000")
+    name, _, password = user.partition(":")
+    return root, httpx.BasicAuth(unquote(name), unquote(password)) if at else None
+
+
+class EngineClient:
+    """An engine's server, spoken to in its own dialect; use as an async context manager."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        base_url: str,
+        metrics_urls: Sequence[str] = (),
+        keys: Keys | None = None,
+        timeout_s: float = 120.0,
+        connections: int = 8,
+    ) -> None:
+        """`base_url` and `metrics_urls` may hold a user and password; the attributes of these names never do."""
+        self.engine = engine
+        self.base_url, self._login = _address(base_url)
+        self._keys = keys or Keys()
+        if self._login and self._keys.api:
+            raise UsageError(
+                "a password in the address and a key, and a request has room for one", todo="leave one of them out"
+            )
+        # Named twice, a server would be counted twice.
+        self._metrics_logins = {f"{root}/metrics": login for root, login in map(_address, metrics_urls or [base_url])}
+        self.metrics_urls = list(self._metrics_logins)
+        self.model: str | None = None
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(timeout_s, connect=5.0),
+            limits=httpx.Limits(max_connections=connections + 2, max_keepalive_connections=connections + 2),
+            trust_env=False,  # a proxy between a lab and its server would be one more cache to explain
+        )
+
+    async def __aenter__(self) -> "EngineClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def facts(self) -> ServerFacts:
+        """What the server says of itself. Raises UnreachableError, KeyRefusedError, ServerError."""
+        replies: dict[str, Reply] = {}
+        for alternatives in self.engine.FACT_PATHS:
+            for path in alternatives:
+                reply = await self.call(HttpRequest("GET", path))
+                if reply.status == 200:
+                    replies[path] = reply
+                    break
+        try:
+            page: Page | None = (await self._pages())[0]
+        except MetricsError:
+            page = None
+        if not replies and page is None:
+            raise ServerError(
+                f"nothing there answers as {self.engine.TITLE} does",
+                where=self.base_url,
+                todo="check --engine and --base-url",
+            )
+        try:
+            facts = self.engine.read_facts(replies, page)
+        except ServerError as error:
+            raise type(error)(error.what, where=self.base_url, todo=error.todo) from None
+        self.model = facts.model
+        return facts
+
+    async def scrape(self) -> Counters:
+        """The token counters now, over all metrics addresses. Raises MetricsError."""
+        pages = await self._pages()
+        readings = []
+        for url, page in zip(self.metrics_urls, pages, strict=True):
+            try:
+                readings.append(self.engine.read_counters(page, self.model))
+            except MetricsError as error:
+                what, todo = _whose(page, self.engine) or (error.what, error.todo)
+                raise MetricsError(what, where=url, todo=todo) from None
+        if len(readings) > 1:
+            # Replicas have the same labels, and one of them that restarts must not hide behind another.
+            readings = [_of(url, reading) for url, reading in zip(self.metrics_urls, readings, strict=True)]
+        return reduce(add, readings)
+
+    async def complete(self, prompt: Prompt, max_tokens: int = 1) -> Answer:
+        """Send one prompt. Raises RequestRefusedError with the engine's own words."""
+        request = self.engine.completion(prompt, self.model, max_tokens)
+        return await self._answer(request, self.engine.read_completion, f"a prompt of {len(prompt.tokens):,} tokens")
+
+    async def complete_together(self, prompts: Sequence[Prompt]) -> Answer:
+        """Send several unsalted prompts in one POST. Raises RequestRefusedError with the engine's own words."""
+        if any(prompt.salt is not None for prompt in prompts):
+            raise UsageError("a POST has one salt for all its prompts", todo="send salted prompts one by one")
+        request = self.engine.completions(prompts, self.model)
+        return await self._answer(request, self.engine.read_completions, f"a POST of {len(prompts):,} prompts")
+
+    async def _answer(self, request: HttpRequest, read: Callable[[Reply], Completion], what: str) -> Answer:
+        started = time.perf_counter()
+        reply = await self.call(request)
+        latency_s = time.perf_counter() - started
+        where = f"{self.base_url}{request.path}"
+        if reply.status != 200:
+            raise RequestRefusedError(f"{what} got {reply.status}: {reply.says}", where=where)
+        try:
+            return Answer(read(reply), latency_s)
+        except ServerError as error:
+            raise RequestRefusedError(f"{what} got {error.what}", where=where) from None
+
+    async def reset(self) -> ResetOutcome:
+        """Empty the cache, waiting while the server is busy. Raises ResetRefusedError."""
+        request = self.engine.reset()
+        where = f"{self.base_url}{request.path.partition('?')[0]}"
+        for attempt in range(_RESET_TRIES):
+            if attempt:
+                await asyncio.sleep(_RESET_PAUSE_S * attempt)
+            reply = await self.call(request, key=self._keys.admin or self._keys.api, key_option="--admin-key-env")
+            if reply.status == 404:
+                raise ResetRefusedError("404, there is no reset here", where=where, todo=self.engine.NO_RESET)
+            if reply.status in (405, 500, 501, 502, 503):
+                raise ResetRefusedError(
+                    f"{reply.status}: {reply.says}",
+                    where=where,
+                    todo="behind a router, name the engine's own address, or use --cold-by fresh-prefix",
+                )
+            try:
+                outcome = self.engine.read_reset(reply)
+            except ServerError as error:
+                raise ResetRefusedError(
+                    error.what, where=where, todo="name the engine's own address, or use --cold-by fresh-prefix"
+                ) from None
+            if not outcome.retry:
+                break
+        if outcome.done is False:
+            raise ResetRefusedError(
+                outcome.detail, where=where, todo="stop other traffic, or measure with --cold-by fresh-prefix"
+            )
+        return outcome
+
+    async def _pages(self) -> list[Page]:
+        return [await self._page(url) for url in self.metrics_urls]
+
+    async def _page(self, url: str) -> Page:
+        reply = await self._send("GET", url, {"Accept": _METRICS_ACCEPT}, self._metrics_logins[url])
+        if reply.status != 200:
+            raise MetricsError(f"{reply.status}: {reply.says}", where=url, todo=self.engine.NO_METRICS)
+        try:
+            return read_page(reply.body.decode(errors="replace"))
+        except MetricsError as error:
+            raise MetricsError(error.what, where=url, todo="check --metrics-url") from None
+
+    async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "--api-key-env") -> Reply:
+        """Any request of the dialect. Raises UnreachableError, KeyRefusedError."""
+        content = None if request.json is None else msgspec.json.encode(request.json)
+        headers = {"Content-Type": "application/json"} if content else {}
+        return await self._send(
+            request.method,
+            f"{self.base_url}{request.path}",
+            headers,
+            self._login,
+            content=content,
+            key=key,
+            key_option=key_option,
+        )
+
+    async def _send(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        login: httpx.BasicAuth | None,
+        content: bytes | None = None,
+        key: str | None = None,
+        key_option: str = "--api-key-env",
+    ) -> Reply:
+        key = key or self._keys.api
+        if key:
+            headers, login = {**headers, "Authorization": f"Bearer {key}"}, None
+        try:
+            request = self._http.build_request(method, _parsed(url), headers=headers, content=content)
+            response = await self._followed(await self._http.send(request, auth=login))
+        except httpx.TimeoutException:
+            raise UnreachableError("no answer in time", where=url, todo="is the server up, and idle?") from None
+        except httpx.LocalProtocolError:
+            # Its text may hold the header with the key.
+            raise UnreachableError(
+                "the request can't be put into HTTP", where=url, todo="is there a line break in a key?"
+            ) from None
+        except httpx.HTTPError as error:
+            reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            todo = "is the server up? check --base-url"
+            if isinstance(error, httpx.ConnectError):
+                todo += f", or have an emulated one: hitlab serve --engine {self.engine.NAME} --emulate"
+            raise UnreachableError(reason, where=url, todo=todo) from None
+        if response.status_code in (401, 403):
+            has = "refuses the key of" if key else "wants a key, name its variable with"
+            what = "the server refuses the password of the address" if login else f"the server {has} {key_option}"
+            raise KeyRefusedError(f"{response.status_code}: {what}", where=url)
+        return Reply(response.status_code, response.content)
+
+    async def _followed(self, response: httpx.Response) -> httpx.Response:
+        """What redirects lead to, except where they would make a GET of a POST: that resets nothing."""
+        for _ in range(_MOST_REDIRECTS):
+            following = response.next_request
+            if following is None or following.method != response.request.method:
+                break
+            response = await self._http.send(following, auth=None)
+        return response
+
+
+@lru_cache(maxsize=64)
+def _parsed(url: str) -> httpx.URL:
+    """httpx parses a string anew for every request, which costs a tenth of it."""
+    return httpx.URL(url)
+
+
+def _of(url: str, counters: Counters) -> Counters:
+    """The same counters, each series named with its address."""
+    raw, births = (
+        {f"{url} {series}": value for series, value in values.items()} for values in (counters.raw, counters.births)
+    )
+    return replace(counters, raw=raw, births=births)
+
+
+def _whose(page: Page, engine: Engine) -> tuple[str, str] | None:
+    """Another engine's page, and what to do about it; None where it is this one's, or nobody's."""
+    if page.has(engine.METRIC_PREFIX):
+        return None
+    for name in families.names("engines"):
+        prefix = families.load("engines", name).METRIC_PREFIX
+        if page.has(prefix):
+            return f"the page has {prefix} metrics", f"did you mean --engine {name}?"
+    return None

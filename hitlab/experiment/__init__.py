@@ -1,0 +1,1 @@
+"""What to send and what arithmetic says of it; knows no server."""

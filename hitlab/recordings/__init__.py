@@ -1,0 +1,1 @@
+"""Records what an engine answers, and holds a cache model against it."""

@@ -1,0 +1,1 @@
+"""Real engines, installed and started on a machine without a GPU."""

@@ -1,0 +1,1 @@
+"""Eviction policies over traces: replays, hit-ratio curves, sweeps."""

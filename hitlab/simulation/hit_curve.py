@@ -1,0 +1,198 @@
+"""The hit tokens of a cache at EVERY capacity, from one pass over the trace.
+
+LRU keeps the C most recent blocks, so a block is resident at a request's arrival if at most C - 1 distinct blocks
+were used after it: its stack distance (Mattson et al., "Evaluation techniques for storage hierarchies", 1970) is at
+most C. A prefix of k blocks is hit if that holds for each of them, hence for the one used longest ago. So a distance
+is counted only where a request comes to a block used longer ago than those before it; consecutive blocks last used
+by the same request share one.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hitlab.simulation.structures import rule
+from hitlab.traces.trace import Trace
+
+Kernel = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """What is hit, piece by piece, each with the smallest capacity at which it is.
+
+    A piece is consecutive blocks of one request; pieces are sorted by capacity.
+    """
+
+    needed_blocks: NDArray[np.uint32]  # [pieces], the smallest capacity that hits it
+    hit_tokens: NDArray[np.int64]  # [pieces]
+    request: NDArray[np.uint32]  # [pieces]
+    distinct_blocks: int
+
+    def at(
+        self, capacities: Sequence[int] | NDArray[np.int64], weights: NDArray[np.float64] | None = None, first: int = 0
+    ) -> NDArray[Any]:
+        """Hit tokens at each capacity, each times its request's weight; of requests from number `first` on.
+
+        >>> curve = unbounded_curve(Trace.of([(8, [1, 2]), (8, [1, 2])], 4))
+        >>> curve.at([1, 100]).tolist()
+        [8, 8]
+        """
+        kept = self.request >= first
+        worth: NDArray[Any] = self.hit_tokens[kept]
+        if weights is not None:
+            worth = worth * weights[self.request[kept]]
+        sums = np.concatenate((np.zeros(1, worth.dtype), np.cumsum(worth)))
+        found: NDArray[Any] = sums[np.searchsorted(self.needed_blocks[kept], capacities, side="right")]
+        return found
+
+    def capacity_for(self, share: float) -> int:
+        """The smallest capacity that has so much of what an unbounded cache hits, 0 to 1; 0 if that is nothing."""
+        sums = np.cumsum(self.hit_tokens)
+        if not sums.size:
+            return 0
+        return int(self.needed_blocks[int(np.searchsorted(sums, share * sums[-1]))])
+
+
+def lru_curve(trace: Trace, *, engine_cap: bool = False, kernel: Kernel | None = None) -> Curve:
+    """LRU's curve; `kernel` is the compiled one if it is at hand (hitlab.kernels keeps it on disk)."""
+    references, words = trace.blocks.size, trace.blocks.size // 64 + 1
+    stack = Stack(
+        np.zeros(trace.distinct_blocks, np.uint32),
+        np.zeros(words, np.uint64),
+        np.zeros(words + 1, np.uint32),
+        np.zeros(1, np.uint64),
+    )
+    needed, request, hit_tokens = (np.empty(references, np.uint32) for _ in range(3))
+    pieces = Pieces(needed, request, hit_tokens, np.zeros(1, np.int64))
+    most_tokens = trace.countable_tokens(engine_cap)
+    (kernel or compiled())(stack, pieces, trace.blocks.view(np.uint32), trace.starts, most_tokens, trace.block_tokens)
+    needed = needed[: pieces.made[0]]
+    order = np.argsort(needed, kind="stable")
+    return Curve(needed[order], hit_tokens[order].astype(np.int64), request[order], trace.distinct_blocks)
+
+
+def unbounded_curve(trace: Trace, *, engine_cap: bool = False, kernel: Kernel | None = None) -> Curve:
+    """What a cache that never evicts hits, as a curve that is flat: any capacity will do."""
+    curve = lru_curve(trace, engine_cap=engine_cap, kernel=kernel)
+    return Curve(np.ones_like(curve.needed_blocks), curve.hit_tokens, curve.request, curve.distinct_blocks)
+
+
+class Stack(NamedTuple):
+    """The LRU stack as a line of references, of which those that are a block's last use are alive.
+
+    Dead ones are bits, counted per word in a Fenwick tree, so that the living behind any reference can be counted.
+    """
+
+    last_use: NDArray[np.uint32]  # [distinct blocks], one more than the reference; 0 before the first
+    dead: NDArray[np.uint64]  # [words], bits
+    sums: NDArray[np.uint32]  # [words + 1], the Fenwick tree
+    all_dead: NDArray[np.uint64]  # [1]
+
+
+class Pieces(NamedTuple):
+    """The curve's pieces in the order of the trace, and how many there are."""
+
+    needed_blocks: NDArray[np.uint32]  # [references]
+    request: NDArray[np.uint32]  # [references]
+    hit_tokens: NDArray[np.uint32]  # [references]
+    made: NDArray[np.int64]  # [1]
+
+
+@cache
+def compiled() -> Kernel:
+    """The pass over the trace as machine code; compiled when it is first called."""
+    import numba
+
+    njit: Any = numba.njit  # its stubs do not know every option
+    return cast(Kernel, njit(nogil=True, _nrt=False)(_all_requests))
+
+
+def _all_requests(
+    stack: Stack,
+    pieces: Pieces,
+    blocks: NDArray[np.uint32],
+    starts: NDArray[np.int64],
+    most_tokens: NDArray[np.int64],
+    block_tokens: int,
+) -> None:
+    for request in range(most_tokens.size):
+        first, end = np.uint64(starts[request]), np.uint64(starts[request + 1])
+        _measure(stack, pieces, blocks, request, first, end, most_tokens[request], block_tokens)
+        _use(stack, blocks, first, end)
+
+
+@rule
+def _measure(
+    stack: Stack, pieces: Pieces, blocks: Any, request: int, first: Any, end: Any, most: Any, block_tokens: int
+) -> None:
+    """Append the pieces of a request that arrives, up to its first new block."""
+    oldest, counted, piece = end, np.int64(0), pieces.made[0] - 1
+    for reference in range(first, end):
+        use = np.uint64(stack.last_use[blocks[reference]])
+        if use == 0:
+            break
+        if use - np.uint64(1) < oldest:
+            oldest = use - np.uint64(1)
+            piece += 1
+            pieces.needed_blocks[piece] = first - oldest - (stack.all_dead[0] - _dead_before(stack, oldest))
+            pieces.request[piece] = request
+            pieces.hit_tokens[piece] = 0
+        tokens = min((np.int64(reference - first) + 1) * block_tokens, most)
+        pieces.hit_tokens[piece] += tokens - counted
+        counted = tokens
+    pieces.made[0] = piece + 1
+
+
+@rule
+def _use(stack: Stack, blocks: Any, first: Any, end: Any) -> None:
+    """Use each block of a request now; its last use before is dead then."""
+    word, newly_dead = np.uint64(0), np.uint64(0)
+    for reference in range(first, end):
+        block = blocks[reference]
+        use = np.uint64(stack.last_use[block])
+        if use != 0:
+            use -= np.uint64(1)
+            if use >> np.uint64(6) != word:
+                _count_dead(stack, word, newly_dead)
+                word, newly_dead = use >> np.uint64(6), np.uint64(0)
+            stack.dead[word] |= np.uint64(1) << (use & np.uint64(63))
+            newly_dead += np.uint64(1)
+        stack.last_use[block] = reference + np.uint64(1)
+    _count_dead(stack, word, newly_dead)
+
+
+@rule
+def _count_dead(stack: Stack, word: Any, count: Any) -> None:
+    """Add to the tree that so many more of a word are dead."""
+    if count > 0:
+        stack.all_dead[0] += count
+        place = word + np.uint64(1)
+        while place < stack.sums.size:
+            stack.sums[place] += count
+            place += place & (~place + np.uint64(1))
+
+
+@rule
+def _dead_before(stack: Stack, reference: Any) -> Any:
+    """Dead references with a lower number."""
+    word = reference >> np.uint64(6)
+    below = (np.uint64(1) << (reference & np.uint64(63))) - np.uint64(1)
+    found = _bits(stack.dead[word] & below)
+    while word > 0:  # the tree counts from 1, so this sums all words before
+        found += stack.sums[word]
+        word &= word - np.uint64(1)
+    return found
+
+
+@rule
+def _bits(word: Any) -> Any:
+    """How many bits of a word are set: summed in pairs, fours and bytes, then all bytes by a product."""
+    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)

@@ -1,0 +1,197 @@
+"""Replay a trace against a cache of so many blocks: how many tokens of each request would have been hits.
+
+Only an unbroken run of resident blocks from a request's first one is a hit; the run is counted when the
+request arrives, and then every block of it, hit or miss, is accessed in order.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hitlab.errors import HitlabError, UsageError
+from hitlab.traces.trace import Trace
+from hitlab.types import Tally
+
+MAX_CAPACITY_BLOCKS = 2**53  # beyond it a ratio of the capacity is no longer exact
+
+Option = int | float
+Cache = Any  # a policy's own named tuple of arrays
+Kernel = Callable[[Cache, NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]], None]
+
+
+class Policy(Protocol):
+    """What every file in policies/ holds; its folder's docstring says what each part is for."""
+
+    NAME: str
+    VARIANT: str
+    __file__: str
+    new: Callable[..., Cache]
+    size_blocks: Callable[[Cache], int]
+    faults: Callable[[Cache], list[str]]
+
+    def __hash__(self) -> int: ...
+
+
+class BlockPolicy(Policy, Protocol):
+    """A policy that sees one block after another."""
+
+    resident: Callable[[Cache, int], bool]
+    access: Callable[[Cache, int], None]
+
+
+class RequestPolicy(Policy, Protocol):
+    """A policy that sees one request after another, as an engine's cache does."""
+
+    serve: Callable[[Cache, int, int, int], int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """What a replay counted, request by request."""
+
+    policy: str
+    variant: str
+    options: dict[str, Option]
+    block_tokens: int
+    capacity_blocks: int
+    final_blocks: int
+    prompt_tokens: NDArray[np.int64]  # [requests]
+    hit_tokens: NDArray[np.int64]  # [requests]
+
+    @property
+    def tally(self) -> Tally:
+        """All requests together."""
+        return self.tally_from(0)
+
+    def tally_from(self, first: int) -> Tally:
+        """Requests from number `first` on together: with the cache warmed by those before it."""
+        return Tally(int(self.prompt_tokens[first:].sum()), int(self.hit_tokens[first:].sum()))
+
+    def request_hit_rate(self, first: int = 0) -> float | None:
+        """The mean of the requests' own hit rates, each counting the same; requests of no tokens have none."""
+        prompt, hit = self.prompt_tokens[first:], self.hit_tokens[first:]
+        asked = prompt > 0
+        return float(np.mean(hit[asked] / prompt[asked])) if asked.any() else None
+
+
+def first_warm(requests: int, warmup: float) -> int:
+    """The first request after a share of them, 0 to 1, has warmed the cache; that share rounded down.
+
+    >>> first_warm(12_031, 0.5), first_warm(100, 0.29)
+    (6015, 29)
+    """
+    return int(round(requests * warmup, 9))
+
+
+def options_of(policy: Policy) -> dict[str, Option]:
+    """The options a policy takes, with their defaults."""
+    parameters = inspect.signature(policy.new).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def check(policy: Policy, capacity_blocks: int, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
+    """All the policy's options, the given ones over the defaults, before any trace is read.
+
+    Raises UsageError for a capacity or an option the policy cannot work with.
+    """
+    if not 1 <= capacity_blocks <= MAX_CAPACITY_BLOCKS:
+        raise UsageError(f"a capacity of {capacity_blocks} blocks", todo=f"choose 1 to {MAX_CAPACITY_BLOCKS}")
+    known = options_of(policy)
+    for name in options or {}:
+        if name not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes none"
+            raise UsageError(f"{policy.NAME} has no option {name}", todo=f"it {takes}")
+    effective = known | dict(options or {})
+    policy.new(Trace.of([], 1), capacity_blocks, **effective)
+    return effective
+
+
+def replay(
+    trace: Trace,
+    policy: Policy,
+    capacity_blocks: int,
+    options: Mapping[str, Option] | None = None,
+    *,
+    kernel: Kernel | None = None,
+    engine_cap: bool = False,
+    check_invariants: bool = False,
+) -> Replay:
+    """Replay the whole trace from an empty cache.
+
+    A hit of k blocks counts min(k*B, L) tokens; with `engine_cap` at most floor((L-1)/B)*B, what an engine
+    that matches whole blocks and computes the last token can reuse.
+
+    `kernel` is the policy's compiled kernel if one is at hand (hitlab.kernels keeps them on disk); otherwise
+    it is compiled, once a process. Raises UsageError as `check` does, and HitlabError if invariants are
+    checked and broken.
+    """
+    effective = check(policy, capacity_blocks, options)
+    state = policy.new(trace, capacity_blocks, **effective)
+    hit_blocks = np.zeros(trace.requests, np.int64)
+    (kernel or compiled(policy))(state, trace.blocks.view(np.uint32), trace.starts, hit_blocks)
+    if check_invariants and (faults := policy.faults(state)):
+        raise HitlabError(
+            f"the {policy.NAME} kernel broke its own rules: {'; '.join(faults)}",
+            todo="this is a bug in the policy's file: do not use its numbers",
+        )
+    return Replay(
+        policy.NAME,
+        policy.VARIANT,
+        effective,
+        trace.block_tokens,
+        capacity_blocks,
+        policy.size_blocks(state),
+        trace.prompt_tokens,
+        np.minimum(hit_blocks * trace.block_tokens, trace.countable_tokens(engine_cap)),
+    )
+
+
+@cache
+def compiled(policy: Policy) -> Kernel:
+    """The policy's rules as one machine-code loop over the trace; compiled when it is first called.
+
+    It releases the interpreter lock. Like the rules, it must not allocate (hitlab.queues.rule says why).
+    """
+    import numba
+
+    njit: Any = numba.njit  # its stubs do not know every option
+    if hasattr(policy, "serve"):
+        loop = _request_loop(cast(RequestPolicy, policy))
+    else:
+        loop = _block_loop(cast(BlockPolicy, policy))
+    return cast(Kernel, njit(nogil=True, _nrt=False)(loop))
+
+
+def _block_loop(policy: BlockPolicy) -> Kernel:
+    resident, access = policy.resident, policy.access
+
+    def kernel(
+        state: Cache, blocks: NDArray[np.uint32], starts: NDArray[np.int64], hit_blocks: NDArray[np.int64]
+    ) -> None:
+        for request in range(hit_blocks.size):
+            first, end = starts[request], starts[request + 1]
+            missed = first
+            while missed < end and resident(state, blocks[missed]):
+                missed += 1
+            hit_blocks[request] = missed - first
+            for reference in range(first, end):
+                access(state, blocks[reference])
+
+    return kernel
+
+
+def _request_loop(policy: RequestPolicy) -> Kernel:
+    serve = policy.serve
+
+    def kernel(
+        state: Cache, blocks: NDArray[np.uint32], starts: NDArray[np.int64], hit_blocks: NDArray[np.int64]
+    ) -> None:
+        for request in range(hit_blocks.size):
+            hit_blocks[request] = serve(state, request, starts[request], starts[request + 1])
+
+    return kernel
