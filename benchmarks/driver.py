@@ -22,9 +22,9 @@ import msgspec
 from hitlab import families
 from hitlab.client.http import EngineClient
 from hitlab.experiment.plan import Experiment
+from hitlab.experiment.shape import SharedPrefix
 from hitlab.measurement.prepare import Asked, Prepared, measure
 from hitlab.measurement.run import Run
-from hitlab.types import SharedPrefix
 
 RUN = Path(__file__).resolve().parent.parent / "run.py"
 ROUNDS = 3
@@ -56,7 +56,7 @@ async def ours(base_url: str) -> None:
     def on_ready(run: Run, prepared: Prepared) -> None:
         runs.append(run)
 
-    async with EngineClient(families.load("engines", "vllm"), base_url) as client:
+    async with EngineClient(families.engine("vllm"), base_url) as client:
         await measure(client, Asked(), Experiment(SHAPE), Quiet(), on_ready)
     result = runs[0].result()
     assert result.valid
@@ -94,8 +94,8 @@ def whole_command(base_url: str) -> float:
 
 
 def main() -> None:
-    workload = families.load("workloads", "shared-prefix").SharedPrefixWorkload(SHAPE, 0, (1000, 31_999))
-    dialect = families.load("engines", "vllm")
+    workload = families.workload("shared-prefix").build(SHAPE, 0, (1000, 31_999), 1)
+    dialect = families.engine("vllm")
     prompts = workload.prompts(SHAPE.requests)
     bodies = [msgspec.json.encode(dialect.completion(prompt, "hitlab-emulated", 1).json) for prompt in prompts]
     with emulated() as base_url:

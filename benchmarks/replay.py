@@ -66,7 +66,7 @@ def main() -> None:
 
 
 def ours(trace: Trace, name: str) -> Callable[[], object]:
-    policy = kernels.policy_named(name)
+    policy = families.policy(name)
     kernel = kernels.kernel(policy)
     return lambda: replay.replay(trace, policy, CAPACITY_BLOCKS, kernel=kernel)
 

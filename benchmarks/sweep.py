@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def ours(trace: Trace, name: str) -> Callable[[], object]:
-    policy = kernels.policy_named(name)
+    policy = families.policy(name)
     kernel = kernels.kernel(policy)
     return lambda: replay.replay(trace, policy, CAPACITY_BLOCKS, kernel=kernel)
 
@@ -123,7 +123,7 @@ def kvcache_simulator_seconds(trace: Trace, folder: Path) -> float | None:
         done = subprocess.run(list(map(str, command)), check=True, capture_output=True)
         took = time.perf_counter() - began
         first = json.loads(done.stdout)["points"][0]["lru"]["hitRate"]
-        expected = replay.replay(trace, kernels.policy_named("lru"), CAPACITY_BLOCKS).tally_from(trace.requests // 2)
+        expected = replay.replay(trace, families.policy("lru"), CAPACITY_BLOCKS).tally_from(trace.requests // 2)
         assert expected.hit_rate is not None and abs(first - expected.hit_rate) < 1e-9, "not the same replay"
         return took
 

@@ -10,29 +10,20 @@ from typing import Any
 
 import msgspec
 
-from hitlab.cache import CacheModel, Ranks
+from hitlab.cache.model import CacheModel, Ranks
 from hitlab.cache.radix import RadixCache, from_recording
-from hitlab.client.dialect import (
-    Completion,
-    Count,
-    Counters,
-    HttpRequest,
-    LogEntry,
-    Reply,
-    ResetOutcome,
-    ServerFacts,
-    Size,
-)
+from hitlab.client.counters import Counters
+from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
 from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.recordings.recording import Recording
-from hitlab.types import Prompt, Tally
+from hitlab.tokens import Prompt, Tally
 
 NAME = "sglang"
 TITLE = "SGLang"
 DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_BLOCK_TOKENS = 1
-FACT_PATHS = (("/server_info", "/get_server_info"), ("/model_info", "/get_model_info"))
+FACT_PATHS: tuple[tuple[str, ...], ...] = (("/server_info", "/get_server_info"), ("/model_info", "/get_model_info"))
 METRIC_PREFIX = "sglang:"
 NO_METRICS = "start SGLang with --enable-metrics, or give measure its log with --log FILE"
 NO_RESET = "measure with --cold-by fresh-prefix"

@@ -9,29 +9,20 @@ from typing import Any
 
 import msgspec
 
-from hitlab.cache import CacheModel, Ranks
+from hitlab.cache.model import CacheModel, Ranks
 from hitlab.cache.paged import PagedCache, from_recording
-from hitlab.client.dialect import (
-    Completion,
-    Count,
-    Counters,
-    HttpRequest,
-    LogEntry,
-    Reply,
-    ResetOutcome,
-    ServerFacts,
-    Size,
-)
+from hitlab.client.counters import Counters
+from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
 from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.recordings.recording import Recording
-from hitlab.types import Prompt, Tally
+from hitlab.tokens import Prompt, Tally
 
 NAME = "vllm"
 TITLE = "vLLM"
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_BLOCK_TOKENS = 16
-FACT_PATHS = (("/version",), ("/v1/models",))
+FACT_PATHS: tuple[tuple[str, ...], ...] = (("/version",), ("/v1/models",))
 METRIC_PREFIX = "vllm:"
 NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with --metrics-url"
 NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with --cold-by fresh-prefix"

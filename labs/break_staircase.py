@@ -2,7 +2,7 @@
 
 from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
 from hitlab.experiment.plan import Experiment
-from hitlab.types import BreakOptions, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, SharedPrefix
 
 _SHAPE = SharedPrefix(64, 1000, 200)
 _EXERCISE = (0, 16, 32, 400, 992, 999)

@@ -2,7 +2,7 @@
 
 from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
 from hitlab.experiment.plan import Experiment
-from hitlab.types import SharedPrefix
+from hitlab.experiment.shape import SharedPrefix
 
 _PASSES = 4
 _PREFIXES = 8  # or more, where they would be longer than the server takes

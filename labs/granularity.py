@@ -2,7 +2,7 @@
 
 from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
 from hitlab.experiment.plan import Experiment
-from hitlab.types import SharedPrefix
+from hitlab.experiment.shape import SharedPrefix
 
 _REQUESTS, _SUFFIX_TOKENS = 16, 20
 _EXERCISES = {

@@ -2,7 +2,7 @@
 
 from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
 from hitlab.experiment.plan import Experiment
-from hitlab.types import SharedPrefix
+from hitlab.experiment.shape import SharedPrefix
 
 _REQUESTS = (1, 2, 4, 8, 16, 32, 64)
 

@@ -2,15 +2,17 @@
 
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+import signal
 from pathlib import Path
 
 import pytest
+from helpers import Hitlab, Ran
 
 from hitlab.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
+# A command started under nohup or in a script's background ignores Ctrl-C, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -27,18 +29,6 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no shared data at {folder}: this checkout stands alone (HITLAB_SHARED names another place)")
     return folder
-
-
-@dataclass(frozen=True)
-class Ran:
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-
-Hitlab = Callable[..., Ran]
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
-from hitlab.cache import PoolFullError, serve
+from hitlab.cache.model import PoolFullError, serve
 from hitlab.cache.paged import BlockPool
 from hitlab.cache.radix import RadixCache
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 
 class S3Fifo:

@@ -1,16 +1,114 @@
 """The shape of the project, held by tests: import direction, families, documentation, the wheel."""
 
+import ast
 import os
 import re
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hitlab import families
 from hitlab.cli import COMMANDS
+
+# What each room may import beside tokens and errors, and what of the machine it may touch. An empty second string is
+# a room that only computes.
+ROOMS = {
+    "tokens": ("", ""),
+    "errors": ("", ""),
+    "families": ("", "pathlib"),
+    "files": ("", "os pathlib"),
+    "cache": ("", ""),
+    "traces": ("files", "os pathlib"),
+    "experiment": ("families", ""),
+    "results": ("files experiment", "os pathlib"),
+    "client": ("cache files families", "asyncio httpx pathlib time"),
+    "servers": ("cache files families", "asyncio httpx os pathlib rich socket starlette subprocess time uvicorn"),
+    "simulation": ("traces files families", "os pathlib"),
+    "measurement": ("client experiment cache results families", "asyncio pathlib time"),
+    "recordings": ("measurement experiment client cache files results", "pathlib"),
+    "report": ("results simulation families", "pathlib"),
+    "engines": ("client cache servers recordings", ""),
+    "workloads": ("experiment", ""),
+    "labs": ("experiment", ""),
+    "policies": ("simulation traces", ""),
+}
+FAMILIES = ("engines", "workloads", "labs", "policies")
+MACHINE = {"asyncio", "httpx", "os", "pathlib", "rich", "socket", "starlette", "subprocess", "time", "typer", "uvicorn"}
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Dotted names imported anywhere in a file, but for type checking."""
+    tree = ast.parse(file.read_text())
+    unused = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in unused:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "hitlab":
+            yield from (f"hitlab.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def room_of(module: str) -> str:
+    """The room of an imported module of ours; empty for the package itself and for anything else."""
+    parts = module.split(".")
+    if parts[0] in FAMILIES:
+        return parts[0]
+    return parts[1] if parts[0] == "hitlab" and len(parts) > 1 and not parts[1].startswith("__") else ""
+
+
+def files_of(root: Path, room: str) -> list[Path]:
+    if room in FAMILIES:
+        return sorted((root / room).rglob("*.py"))
+    folder = root / "hitlab" / room
+    return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+
+
+def test_every_module_lies_in_a_room_that_the_table_names(root: Path) -> None:
+    found = {path.stem for path in (root / "hitlab").iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert found - {"__init__", "__main__", "__pycache__", "cli", "py"} == ROOMS.keys() - set(FAMILIES)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_the_table_allows(root: Path, room: str) -> None:
+    allowed = {room, "", "tokens", "errors", *ROOMS[room][0].split()}
+    wrong = [
+        f"{file.relative_to(root)} imports {module}"
+        for file in files_of(root, room)
+        for module in imports(file)
+        if room_of(module) not in allowed
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_touches_only_what_the_table_allows_of_the_machine(root: Path, room: str) -> None:
+    wrong = [
+        f"{file.relative_to(root)} imports {module}"
+        for file in files_of(root, room)
+        for module in imports(file)
+        if module.partition(".")[0] in MACHINE - set(ROOMS[room][1].split())
+    ]
+    assert wrong == []
+
+
+def test_rooms_form_no_circle() -> None:
+    below = {room: set(names.split()) for room, (names, _) in ROOMS.items()}
+    while below:
+        ready = {room for room, names in below.items() if not names & below.keys()}
+        assert ready, f"a circle among {sorted(below)}"
+        below = {room: names for room, names in below.items() if room not in ready}
 
 
 def test_no_engine_is_named_in_a_condition_outside_engines(root: Path) -> None:
@@ -25,29 +123,19 @@ def test_no_engine_is_named_in_a_condition_outside_engines(root: Path) -> None:
     assert found == []
 
 
-@pytest.mark.parametrize(
-    "family", ["engines", "engines.cpu", "engines.emulated", "workloads", "workloads.breaks", "policies", "labs"]
-)
-def test_every_family_has_members_and_each_loads(family: str) -> None:
-    members = families.names(family)
-    assert members
-    for name in members:
-        assert families.load(family, name).__doc__
-
-
 @pytest.mark.parametrize("name", families.names("engines"))
 def test_every_engine_offers_what_the_protocol_asks(name: str) -> None:
-    from hitlab.client.dialect import Engine
+    from hitlab.client.dialect import EngineApi
 
-    engine = families.load("engines", name)
-    wanted = {*Engine.__annotations__, *(key for key in vars(Engine) if not key.startswith("_"))}
+    engine = families.engine(name)
+    wanted = {*EngineApi.__annotations__, *(key for key in vars(EngineApi) if not key.startswith("_"))}
     assert {key for key in wanted if not hasattr(engine, key)} == set()
     assert name == engine.NAME
 
 
 @pytest.mark.parametrize("name", families.names("workloads.breaks"))
 def test_every_break_offers_what_the_protocol_asks(name: str) -> None:
-    how = families.load("workloads.breaks", name)
+    how = families.break_mode(name)
     assert how.SUMMARY and how.SCORED and callable(how.steps)
 
 

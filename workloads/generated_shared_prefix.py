@@ -8,7 +8,7 @@ and question by two line feeds; here nothing stands between them. The order is s
 from hitlab.errors import UsageError
 from hitlab.experiment.plan import unbroken
 from hitlab.experiment.prompts import ShuffledPrompts
-from hitlab.types import Phase, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix
 
 SUMMARY = "SGLang's benchmark: so many questions for each of G system prompts, shuffled"
 BREAKABLE = True

@@ -10,7 +10,9 @@ from math import gcd
 
 from hitlab.errors import ServerError, UsageError
 from hitlab.experiment.prompts import OwnDraw, TokenSource
-from hitlab.types import Draw, Firsts, Phase, Prompt, SharedPrefix
+from hitlab.experiment.shape import ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.steps import Draw
+from hitlab.tokens import Prompt
 
 SUMMARY = "G conversations in turn; every turn sends all before it, generated tokens too"
 BREAKABLE = False
@@ -45,7 +47,7 @@ def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
             f"turn {turn + 1}",
             shape.groups,
             lengths[turn - back] + output_tokens - 1 if turn >= back else 0,
-            Firsts.NONE,
+            ColdRequests.NONE,
             prompt_tokens=length,
         )
         for turn, length in enumerate(lengths)

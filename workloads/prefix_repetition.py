@@ -9,7 +9,7 @@ from dataclasses import replace
 from hitlab.errors import UsageError
 from hitlab.experiment.plan import unbroken
 from hitlab.experiment.prompts import ShuffledPrompts
-from hitlab.types import Phase, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix
 
 SUMMARY = "vLLM's benchmark: N // G prompts for each of G prefixes, shuffled"
 BREAKABLE = True

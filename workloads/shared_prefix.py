@@ -5,14 +5,10 @@ Source: lab page, section 3.
 
 from hitlab.experiment.plan import unbroken
 from hitlab.experiment.prompts import GroupedPrompts
-from hitlab.types import Phase, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix
 
 SUMMARY = "G prefixes used in turn, a fresh suffix in every request"
 BREAKABLE = True
-
-
-class SharedPrefixWorkload(GroupedPrompts):
-    """Builds every prompt of a run, the same ones for the same seed and the same order of calls."""
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
@@ -25,6 +21,6 @@ def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     return unbroken(shape)
 
 
-def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> SharedPrefixWorkload:
+def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> GroupedPrompts:
     """The prompts."""
-    return SharedPrefixWorkload(shape, seed, vocab_range)
+    return GroupedPrompts(shape, seed, vocab_range)

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from hitlab.experiment.plan import unbroken
 from hitlab.experiment.prompts import GroupedPrompts
-from hitlab.types import Phase, Prompt, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix
+from hitlab.tokens import Prompt
 
 SUMMARY = "one prefix for all G tenants, and a cache salt for each"
 BREAKABLE = True

@@ -12,20 +12,13 @@ from typing import Any
 import msgspec
 from prometheus_client.core import Metric
 
-from hitlab.cache import CacheModel
+from hitlab.cache.model import CacheModel
 from hitlab.cache.radix import RadixCache
-from hitlab.servers.emulated.dialect import (
-    Call,
-    EmulatedConfig,
-    EngineDiedError,
-    Handler,
-    Host,
-    Response,
-    json_response,
-)
+from hitlab.servers.emulated.config import EmulatedConfig, EngineDiedError
+from hitlab.servers.emulated.dialect import Call, Handler, Host, Response, json_response
 from hitlab.servers.emulated.exposition import counter, gauge, histogram, metrics_response
 from hitlab.servers.emulated.scheduler import Generation, RankCounters
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 DEFAULTS = EmulatedConfig(block_tokens=1, capacity_blocks=262_144, version="0.5.23", chunked_prefill_tokens=4096)
 

@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 from prometheus_client.core import Metric
 
-from hitlab.cache import CacheModel
+from hitlab.cache.model import CacheModel
 from hitlab.cache.paged import PagedCache
-from hitlab.servers.emulated.dialect import Call, EmulatedConfig, Handler, Host, Response, json_response
+from hitlab.servers.emulated.config import EmulatedConfig
+from hitlab.servers.emulated.dialect import Call, Handler, Host, Response, json_response
 from hitlab.servers.emulated.exposition import Samples, counter, gauge, histogram, metrics_response
 from hitlab.servers.emulated.scheduler import Generation, RankCounters
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 DEFAULTS = EmulatedConfig(block_tokens=16, capacity_blocks=16_384, version="0.32.0")
 

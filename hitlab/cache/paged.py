@@ -28,9 +28,9 @@ from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from hitlab.cache import PoolFullError
+from hitlab.cache.model import PoolFullError
 from hitlab.errors import InputError
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 if TYPE_CHECKING:
     from hitlab.recordings.recording import Recording

@@ -40,9 +40,9 @@ from collections.abc import Hashable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from hitlab.cache import PoolFullError
+from hitlab.cache.model import PoolFullError
 from hitlab.errors import InputError
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 if TYPE_CHECKING:
     from hitlab.recordings.recording import Recording

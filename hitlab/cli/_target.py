@@ -105,7 +105,7 @@ class Target:
     def running(self) -> Iterator[str]:
         """The base URL, of a server that stops with the block where it is one of ours."""
         if not (self.emulate or self.cpu):
-            default: str = families.load("engines", self.engine).DEFAULT_BASE_URL
+            default: str = families.engine(self.engine).DEFAULT_BASE_URL
             yield default if self.base_url is None else self.base_url
             return
         with self.started() as server:
@@ -119,7 +119,7 @@ class Target:
 
     def _emulated(self) -> AbstractContextManager[Running]:
         from hitlab.servers.emulated import server as emulate
-        from hitlab.servers.emulated.dialect import Faults
+        from hitlab.servers.emulated.config import Faults
 
         config = emulate.settings(
             self.engine,
@@ -141,14 +141,14 @@ class Target:
             port=self.port,
             extra_args=self.engine_args,
         )
-        return launch.running(families.load("engines.cpu", self.engine).CPU, options, console(stderr=True))
+        return launch.running(families.cpu_recipe(self.engine), options, console(stderr=True))
 
     def client(self, base_url: str, connections: int = 1) -> "EngineClient":
         """A client for the running server."""
         from hitlab.client.http import EngineClient, Keys
 
         return EngineClient(
-            families.load("engines", self.engine),
+            families.engine(self.engine),
             base_url,
             self.metrics_urls,
             Keys(_key(self.api_key_env, "--api-key-env"), _key(self.admin_key_env, "--admin-key-env")),

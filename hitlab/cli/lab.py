@@ -216,7 +216,7 @@ def _keep(result: "LabResult", out: Path) -> Path:
 
 
 def _lab(name: str) -> "Lab":
-    lab: Lab = families.load("labs", name).LAB
+    lab: Lab = families.lab(name)
     return lab
 
 
@@ -233,7 +233,7 @@ def _block_sizes(text: str | None) -> list[int | None]:
 def _own_sizes(lab: "Lab", engine: str, cpu: bool) -> list[int | None]:
     """The lab's block sizes, as far as a server started here can have them, each once."""
     default = _default_block_tokens(engine, cpu)
-    multiple = families.load("engines.cpu", engine).CPU.block_multiple if cpu else 1
+    multiple = families.cpu_recipe(engine).block_multiple if cpu else 1
     sizes = dict.fromkeys(size or default for size in lab.block_tokens)
     return [size for size in sizes if size % multiple == 0]
 
@@ -249,9 +249,7 @@ def _sized(asked: "Asked", lab: "Lab", engine: str, cpu: bool) -> "Asked":
 
 
 def _default_block_tokens(engine: str, cpu: bool) -> int:
-    member = families.load("engines.cpu", engine).CPU if cpu else families.load("engines", engine)
-    found: int = member.block_tokens if cpu else member.DEFAULT_BLOCK_TOKENS
-    return found
+    return families.cpu_recipe(engine).block_tokens if cpu else families.engine(engine).DEFAULT_BLOCK_TOKENS
 
 
 def _print(result: "LabResult") -> None:

@@ -11,8 +11,8 @@ from hitlab.cli import _options as opt
 from hitlab.cli import _target
 
 if TYPE_CHECKING:
-    from hitlab.client.dialect import Engine
-    from hitlab.client.log_lines import LogReading
+    from hitlab.client.dialect import EngineApi
+    from hitlab.client.engine_log import LogReading
 
 
 def command(
@@ -28,11 +28,10 @@ def command(
 
     Example: hitlab log sglang.log --engine sglang --since 21:14 --until 21:15
     """
-    from hitlab.client.engine_log import log_lines
-    from hitlab.client.log_lines import FOR_EYEBALLING, Between, read_log
+    from hitlab.client.engine_log import FOR_EYEBALLING, Between, log_lines, read_log
     from hitlab.errors import InputError
 
-    dialect = families.load("engines", engine)
+    dialect = families.engine(engine)
     reading = read_log(log_lines(file), dialect.read_log_line, Between.parse(since, until))
     if not reading.entries:
         left_out = reading.outside + reading.undated
@@ -49,8 +48,8 @@ def command(
     print(f"note: {FOR_EYEBALLING}", file=sys.stderr)
 
 
-def _document(dialect: "Engine", reading: "LogReading") -> dict[str, object]:
-    from hitlab.client.log_lines import FOR_EYEBALLING, in_words
+def _document(dialect: "EngineApi", reading: "LogReading") -> dict[str, object]:
+    from hitlab.client.engine_log import FOR_EYEBALLING, in_words
 
     return {
         "engine": dialect.NAME,
@@ -76,11 +75,11 @@ def _document(dialect: "Engine", reading: "LogReading") -> dict[str, object]:
     }
 
 
-def _print(dialect: "Engine", reading: "LogReading") -> None:
+def _print(dialect: "EngineApi", reading: "LogReading") -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from hitlab.client.log_lines import in_words
+    from hitlab.client.engine_log import in_words
 
     console = opt.console()
     lines = "line" if len(reading.entries) == 1 else "lines"

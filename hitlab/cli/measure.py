@@ -73,8 +73,8 @@ def command(
     from hitlab.errors import UsageError
     from hitlab.experiment.closed_form import check_shape, shape_of
     from hitlab.experiment.plan import Experiment
+    from hitlab.experiment.shape import BreakOptions
     from hitlab.measurement.prepare import Asked
-    from hitlab.types import BreakOptions
 
     shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
     check_shape(shape, 1 if block_size is None else block_size, 1 if dp is None else dp)
@@ -85,7 +85,7 @@ def command(
     for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency), ("--output-len", output_len)):
         if value < 1:
             raise UsageError(f"{option} is {value}", todo="give 1 or more")
-    how = families.load("workloads.breaks", break_mode)
+    how = families.break_mode(break_mode)
     opt.note_unused_break_options(break_mode, how.TAKES, break_at, break_fixed)
     if seed is None:
         # A prefix is fresh only if no earlier run sent it.
@@ -192,11 +192,11 @@ def _measure(
 def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: bool) -> None:
     from hitlab import families
     from hitlab.experiment.closed_form import phase_tally
-    from hitlab.experiment.plan import warnings
+    from hitlab.experiment.fit import warnings
+    from hitlab.experiment.steps import Act
     from hitlab.measurement.prepare import outlined
-    from hitlab.types import Act
 
-    block_tokens = asked.block_tokens or families.load("engines", engine).DEFAULT_BLOCK_TOKENS
+    block_tokens = asked.block_tokens or families.engine(engine).DEFAULT_BLOCK_TOKENS
     ranks = asked.ranks or 1
     experiment, steps = outlined(experiment, ranks)
     capacity_tokens = asked.capacity_blocks and asked.capacity_blocks * block_tokens

@@ -27,7 +27,7 @@ def command(
 
     try:
         tape = read_recording(recording.read_bytes())
-        result = compare(tape, families.load("engines", tape.engine).recording_model)
+        result = compare(tape, families.engine(tape.engine).recording_model)
     except OSError as error:
         raise InputError(error.strerror or str(error), where=str(recording)) from error
     except HitlabError as error:

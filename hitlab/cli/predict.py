@@ -9,7 +9,8 @@ from hitlab.cli import _options as opt
 from hitlab.errors import UsageError
 from hitlab.experiment.closed_form import Prediction, check_shape, phase_tally, predict, shape_of, total
 from hitlab.experiment.plan import phases_of
-from hitlab.types import BreakOptions, Phase, SharedPrefix, Tally
+from hitlab.experiment.shape import BreakOptions, Phase, SharedPrefix
+from hitlab.tokens import Tally
 
 DEFAULT_BLOCK_TOKENS = 16  # vLLM's, said here so that the default case loads no engine
 
@@ -51,7 +52,7 @@ def command(
     check_shape(shape, block_tokens, dp)
     shape, unbroken = _fitted(shape, workload, output_len, dp, break_mode)
     prediction = predict(shape, block_tokens, dp)
-    how = families.load("workloads.breaks", break_mode)
+    how = families.break_mode(break_mode)
     opt.note_unused_break_options(break_mode, how.TAKES, break_at, break_fixed)
     phases = phases_of(how, shape, BreakOptions(break_at, break_fixed), unbroken)
     tallies = {phase.name: phase_tally(phase, shape, block_tokens, dp) for phase in phases}
@@ -114,7 +115,7 @@ def _fitted(
         raise UsageError(f"--output-len is {output_tokens}", todo="give 1 or more")
     if workload == "shared-prefix":
         return shape, None
-    file = families.load("workloads", workload)
+    file = families.workload(workload)
     if break_mode != "none" and not file.BREAKABLE:
         raise UsageError(f"{workload} has no breaks", todo="leave out --break-mode")
     shape = file.fit(shape)
@@ -135,7 +136,7 @@ def _phase_rows(phases: list[Phase], tallies: dict[str, Tally]) -> list[dict[str
 
 
 def _block_tokens(block_size: int | None, engine: str | None) -> int:
-    default = DEFAULT_BLOCK_TOKENS if engine is None else int(families.load("engines", engine).DEFAULT_BLOCK_TOKENS)
+    default = DEFAULT_BLOCK_TOKENS if engine is None else int(families.engine(engine).DEFAULT_BLOCK_TOKENS)
     return default if block_size is None else block_size
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _trace_options as given
 from hitlab.errors import UsageError
@@ -59,7 +60,7 @@ def command(
     from hitlab.simulation.sweep import Choice
 
     choice = Choice.of(policy)
-    chosen = kernels.policy_named(choice.policy)
+    chosen = families.policy(choice.policy)
     stated = {"small_ratio": small_ratio, "max_freq": max_freq}
     options = {**choice.options, **{name: value for name, value in stated.items() if value is not None}}
     replay.check(chosen, capacity, options)  # before a long file is read

@@ -129,7 +129,7 @@ def _hit_rate(result: "Result") -> float | None:
     from hitlab import families
 
     mode = str(result.experiment.get("break_mode", "none"))
-    scored = families.load("workloads.breaks", mode).SCORED if mode in families.names("workloads.breaks") else ()
+    scored = families.break_mode(mode).SCORED if mode in families.names("workloads.breaks") else ()
     phases = _probed(result) or [phase for phase in result.phases if phase.name in scored] or result.phases
     queried = sum(phase.queried_tokens for phase in phases)
     return sum(phase.hit_tokens for phase in phases) / queried if queried else None

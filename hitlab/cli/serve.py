@@ -39,7 +39,7 @@ def command(
     from hitlab.client.http import root_url
     from hitlab.measurement.prepare import Asked
 
-    default_port = int(root_url(families.load("engines", engine).DEFAULT_BASE_URL).rpartition(":")[2])
+    default_port = int(root_url(families.engine(engine).DEFAULT_BASE_URL).rpartition(":")[2])
     where = _target.Target(
         engine=engine,
         emulate=emulate,

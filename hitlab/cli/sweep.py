@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _trace_options as given
 from hitlab.errors import InputError, InterruptedRunError, UsageError
@@ -154,7 +155,6 @@ def _check(weight: str, warmup: float, jobs: int | None) -> None:
 
 
 def _choices(text: str, drawn: bool) -> "list[Choice]":
-    from hitlab import families
     from hitlab.report.sweep_plot import check_lines
     from hitlab.simulation.sweep import Choice
 
@@ -205,11 +205,11 @@ def _title(wanted: "Sweep", path: Path) -> str:
 def _document(
     wanted: "Sweep", points: "Sequence[Point]", path: Path, warmup: float, block_bytes: int | None, complete: bool
 ) -> dict[str, Any]:
-    from hitlab.simulation import kernels, replay
+    from hitlab.simulation import replay
 
     policies = {}
     for choice in wanted.choices:
-        policy = kernels.policy_named(choice.policy)
+        policy = families.policy(choice.policy)
         options = replay.options_of(policy) | dict(choice.options)
         policies[choice.label] = {"policy": policy.NAME, "variant": policy.VARIANT, **options}
     return {
@@ -286,9 +286,9 @@ def _print(
 
 def _comparisons(points: "Sequence[Point]", choices: "Sequence[Choice]", rate: str) -> Iterator[str]:
     """Each policy beside LRU, or the first one where LRU is not among them; one without a capacity always wins."""
-    from hitlab.simulation import kernels, sweep
+    from hitlab.simulation import sweep
 
-    labels = [c.label for c in choices if not hasattr(kernels.policy_named(c.policy), "IGNORES_CAPACITY")]
+    labels = [c.label for c in choices if not hasattr(families.policy(c.policy), "IGNORES_CAPACITY")]
     baseline = "lru" if "lru" in labels else next(iter(labels), "")
     lines = (sweep.comparison(points, label, baseline, rate) for label in labels if label != baseline)
     yield from filter(None, lines)

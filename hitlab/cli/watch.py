@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hitlab.client.dialect import ServerFacts
-    from hitlab.measurement.intervals import Interval, Meter
-    from hitlab.types import Tally
+    from hitlab.measurement.watch import Interval, Meter
+    from hitlab.tokens import Tally
 
 _BAR_WIDTH = 12
 _HEADINGS = ("time", "hit rate", "0 to 100 %", "hit tokens", "of prompt", "tokens/s", "evicted")
@@ -91,8 +91,8 @@ def command(
 def _ceiling(prefix_tokens: int | None, suffix_tokens: int | None, block_tokens: int | None) -> "Tally | None":
     from hitlab.errors import UsageError
     from hitlab.experiment.closed_form import check_shape
-    from hitlab.measurement.intervals import ceiling
-    from hitlab.types import SharedPrefix
+    from hitlab.experiment.shape import SharedPrefix
+    from hitlab.measurement.watch import ceiling
 
     if prefix_tokens is None or suffix_tokens is None:
         return None

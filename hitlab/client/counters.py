@@ -1,16 +1,64 @@
-"""Waiting until an engine's counters hold everything that was sent: SGLang's come a moment after the response."""
+"""An engine's token counters at one moment, and waiting until they hold everything that was sent."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 
-from hitlab.client.dialect import Counters
+from hitlab.tokens import NOTHING, Tally
 
 SETTLE_S = 5.0  # SGLang's counters were complete within 102 ms in 150 tries
 _POLL_S = 0.02
 
 
-async def settled(
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """One scrape's token counters.
+
+    `pairs` are the counter pairs found, best first, as {source: tally}: which of them is used is decided at the
+    end of an interval, since a pair may appear only with its first token.
+    """
+
+    pairs: Mapping[str, Tally]
+    external: Tally = NOTHING  # of an offload tier
+    preemptions: int = 0
+    evicted_tokens: int | None = None
+    raw: Mapping[str, float] = field(default_factory=dict)  # every series looked at
+    births: Mapping[str, float] = field(default_factory=dict)  # when counters were made, where the page says
+
+    def since(self, before: "Counters") -> tuple[Tally, str]:
+        """The interval's tally and the source used; ("", an empty tally) while there is no counter."""
+        for source, now in self.pairs.items():
+            return now - before.pairs.get(source, NOTHING), source
+        return NOTHING, ""
+
+    def restarted_since(self, before: "Counters") -> str:
+        """A counter that is lower than it was, gone, or made anew: another server answers. Empty if none is."""
+        for series, value in before.raw.items():
+            if self.raw.get(series, -1.0) < value:
+                return f"{series} fell"
+        for series, moment in before.births.items():
+            if self.births.get(series, moment) != moment:
+                return f"{series} was made anew"
+        return ""
+
+    def __add__(self, other: "Counters") -> "Counters":
+        """The counters of two servers taken together."""
+        evicted = [part for part in (self.evicted_tokens, other.evicted_tokens) if part is not None]
+        return Counters(
+            pairs={
+                source: self.pairs.get(source, NOTHING) + other.pairs.get(source, NOTHING)
+                for source in {**self.pairs, **other.pairs}
+            },
+            external=self.external + other.external,
+            preemptions=self.preemptions + other.preemptions,
+            evicted_tokens=sum(evicted) if evicted else None,
+            raw={**self.raw, **other.raw},
+            births={**self.births, **other.births},
+        )
+
+
+async def wait_for_counters(
     scrape: Callable[[], Awaitable[Counters]],
     baseline: Counters,
     sent_tokens: int,

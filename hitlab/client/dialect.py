@@ -4,15 +4,16 @@ An engine's file builds requests and reads replies; only client.py sends them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
-from hitlab.cache import CacheModel
+from hitlab.cache.model import CacheModel
+from hitlab.client.counters import Counters
 from hitlab.client.metrics_page import Page
 from hitlab.errors import ServerError
-from hitlab.types import NOTHING, Prompt, Tally
+from hitlab.tokens import Prompt, Tally
 
 if TYPE_CHECKING:
     from hitlab.recordings.recording import Recording
@@ -106,53 +107,6 @@ class ResetOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Counters:
-    """One scrape's token counters.
-
-    `pairs` are the counter pairs found, best first, as {source: tally}: which of them is used is decided at the
-    end of an interval, since a pair may appear only with its first token.
-    """
-
-    pairs: Mapping[str, Tally]
-    external: Tally = NOTHING  # of an offload tier
-    preemptions: int = 0
-    evicted_tokens: int | None = None
-    raw: Mapping[str, float] = field(default_factory=dict)  # every series looked at
-    births: Mapping[str, float] = field(default_factory=dict)  # when counters were made, where the page says
-
-    def since(self, before: "Counters") -> tuple[Tally, str]:
-        """The interval's tally and the source used; ("", an empty tally) while there is no counter."""
-        for source, now in self.pairs.items():
-            return now - before.pairs.get(source, NOTHING), source
-        return NOTHING, ""
-
-    def restarted_since(self, before: "Counters") -> str:
-        """A counter that is lower than it was, gone, or made anew: another server answers. Empty if none is."""
-        for series, value in before.raw.items():
-            if self.raw.get(series, -1.0) < value:
-                return f"{series} fell"
-        for series, moment in before.births.items():
-            if self.births.get(series, moment) != moment:
-                return f"{series} was made anew"
-        return ""
-
-    def __add__(self, other: "Counters") -> "Counters":
-        """The counters of two servers taken together."""
-        evicted = [part for part in (self.evicted_tokens, other.evicted_tokens) if part is not None]
-        return Counters(
-            pairs={
-                source: self.pairs.get(source, NOTHING) + other.pairs.get(source, NOTHING)
-                for source in {**self.pairs, **other.pairs}
-            },
-            external=self.external + other.external,
-            preemptions=self.preemptions + other.preemptions,
-            evicted_tokens=sum(evicted) if evicted else None,
-            raw={**self.raw, **other.raw},
-            births={**self.births, **other.births},
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class LogEntry:
     """What one line of an engine's log says of its prefix cache; None and "" are not said.
 
@@ -168,7 +122,7 @@ class LogEntry:
     preemptions: int = 0
 
 
-class Engine(Protocol):
+class EngineApi(Protocol):
     """What a file of engines/ offers."""
 
     NAME: str  # its file's

@@ -14,7 +14,8 @@ import httpx
 import msgspec
 
 from hitlab import families
-from hitlab.client.dialect import Completion, Counters, Engine, HttpRequest, Reply, ResetOutcome, ServerFacts
+from hitlab.client.counters import Counters
+from hitlab.client.dialect import Completion, EngineApi, HttpRequest, Reply, ResetOutcome, ServerFacts
 from hitlab.client.metrics_page import Page, read_page
 from hitlab.errors import (
     KeyRefusedError,
@@ -25,7 +26,7 @@ from hitlab.errors import (
     UnreachableError,
     UsageError,
 )
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 # Counters keep their colons in the classic format; OpenMetrics negotiation may turn them into underscores.
 _METRICS_ACCEPT = "text/plain;version=0.0.4"
@@ -91,7 +92,7 @@ class EngineClient:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: EngineApi,
         base_url: str,
         metrics_urls: Sequence[str] = (),
         keys: Keys | None = None,
@@ -304,12 +305,12 @@ def _of(url: str, counters: Counters) -> Counters:
     return replace(counters, raw=raw, births=births)
 
 
-def _whose(page: Page, engine: Engine) -> tuple[str, str] | None:
+def _whose(page: Page, engine: EngineApi) -> tuple[str, str] | None:
     """Another engine's page, and what to do about it; None where it is this one's, or nobody's."""
     if page.has(engine.METRIC_PREFIX):
         return None
     for name in families.names("engines"):
-        prefix = families.load("engines", name).METRIC_PREFIX
+        prefix = families.engine(name).METRIC_PREFIX
         if page.has(prefix):
             return f"the page has {prefix} metrics", f"did you mean --engine {name}?"
     return None

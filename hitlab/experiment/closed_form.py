@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hitlab.errors import UsageError
-from hitlab.types import NOTHING, Phase, SharedPrefix, Tally
+from hitlab.experiment.shape import Phase, SharedPrefix
+from hitlab.tokens import NOTHING, Tally
 
 
 def matchable_tokens(
@@ -32,11 +33,11 @@ def matchable_tokens(
 
 
 def phase_tally(phase: Phase, shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Tally:
-    """Queried and hit tokens of one phase: every request but the firsts finds the shared tokens."""
-    firsts = min(phase.requests, phase.firsts.count(shape.groups, ranks))
+    """Queried and hit tokens of one phase: every request but the cold ones finds the shared tokens."""
+    cold = min(phase.requests, phase.cold_requests.count(shape.groups, ranks))
     prompt_tokens = shape.prompt_tokens if phase.prompt_tokens is None else phase.prompt_tokens
     hit_tokens = matchable_tokens(phase.shared_tokens, prompt_tokens, block_tokens)
-    return Tally(phase.requests * prompt_tokens, (phase.requests - firsts) * hit_tokens)
+    return Tally(phase.requests * prompt_tokens, (phase.requests - cold) * hit_tokens)
 
 
 @dataclass(frozen=True, slots=True)

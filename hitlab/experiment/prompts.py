@@ -11,7 +11,9 @@ from math import gcd
 from random import Random
 
 from hitlab.errors import UsageError
-from hitlab.types import Draw, Prompt, SharedPrefix
+from hitlab.experiment.shape import SharedPrefix
+from hitlab.experiment.steps import Draw
+from hitlab.tokens import Prompt
 
 
 class TokenSource:

@@ -1,28 +1,8 @@
 """Which token ids may be sent: an id outside the vocabulary kills a real server (measured on both engines)."""
 
-from pathlib import Path
-from typing import Annotated
-
-import msgspec
-
 from hitlab.errors import UsageError
 
 DEFAULT_RANGE = (1000, 31_999)  # above the special tokens, inside every vocabulary in common use
-
-
-class _Config(msgspec.Struct):
-    vocab_size: Annotated[int, msgspec.Meta(ge=2)] | None = None
-
-
-def vocabulary_tokens(model_path: str | None) -> int | None:
-    """The vocabulary's size from the model's config.json, where the server's model lies on this machine too."""
-    if not model_path:
-        return None
-    try:
-        config = (Path(model_path) / "config.json").read_bytes()
-        return msgspec.json.decode(config, type=_Config).vocab_size
-    except (OSError, msgspec.MsgspecError, RecursionError):
-        return None
 
 
 def safe_range(asked: tuple[int, int] | None, size: int | None) -> tuple[int, int]:

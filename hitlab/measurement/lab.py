@@ -12,12 +12,13 @@ from hitlab.errors import InputError
 from hitlab.experiment.closed_form import phase_tally, total
 from hitlab.experiment.lab import Lab, Reading, Server, Trial
 from hitlab.experiment.plan import Experiment
+from hitlab.experiment.steps import Send
 from hitlab.measurement import prepare
 from hitlab.measurement.prepare import Asked, Prepared
 from hitlab.measurement.run import Run
 from hitlab.results.lab_result import LAB_SCHEMA_VERSION, LabPart, LabPoint, LabResult, LabTrial, LinePoint, LogSaid
 from hitlab.results.run_result import PhaseResult, Result
-from hitlab.types import Send, Tally
+from hitlab.tokens import Tally
 
 
 class _LogWatch:

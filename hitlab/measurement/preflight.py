@@ -6,11 +6,13 @@ Nothing here empties a cache or sends more than one short prompt.
 from dataclasses import dataclass
 from random import SystemRandom
 
-from hitlab.client.dialect import Counters, HttpRequest, ServerFacts
+from hitlab.client.counters import Counters
+from hitlab.client.dialect import HttpRequest, ServerFacts
 from hitlab.client.http import EngineClient
+from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import HitlabError, KeyRefusedError, ServerError, UnreachableError
-from hitlab.experiment.vocabulary import safe_range, vocabulary_tokens
-from hitlab.types import Prompt
+from hitlab.experiment.vocabulary import safe_range
+from hitlab.tokens import Prompt
 
 PROBE_TOKENS = 8
 

@@ -6,27 +6,20 @@ The same for the command line and for labs; what is printed is theirs.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 from hitlab import families
 from hitlab.client.dialect import ServerFacts
 from hitlab.client.engine_log import LogCounters
 from hitlab.client.http import EngineClient
+from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import InputError, UsageError
-from hitlab.experiment.plan import (
-    Experiment,
-    auto_flood_requests,
-    longest_prompt,
-    outline,
-    require_fits,
-    require_ids,
-    warnings,
-)
-from hitlab.experiment.vocabulary import safe_range, vocabulary_tokens
+from hitlab.experiment.fit import auto_flood_requests, longest_prompt, require_fits, require_ids, warnings
+from hitlab.experiment.plan import Experiment, outline
+from hitlab.experiment.steps import Act, Send, WorkloadFile
+from hitlab.experiment.vocabulary import safe_range
 from hitlab.measurement.run import Run, Watch
 from hitlab.results import store
 from hitlab.results.run_result import Check
-from hitlab.types import Act, Send, WorkloadFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +87,7 @@ def outlined(experiment: Experiment, ranks: int) -> tuple[Experiment, list[Act |
         )
     shape = file.fit(experiment.shape)
     phases = file.phases(shape, experiment.output_tokens, ranks)
-    how = families.load("workloads.breaks", experiment.break_mode)
+    how = families.break_mode(experiment.break_mode)
     return replace(experiment, shape=shape), outline(how, shape, experiment.options, phases)
 
 
@@ -131,7 +124,7 @@ def keep(run: Run, folder: Path) -> Path:
 
 
 def _workload_file(experiment: Experiment) -> WorkloadFile:
-    return cast(WorkloadFile, families.load("workloads", experiment.workload))
+    return families.workload(experiment.workload)
 
 
 def _fact_checks(facts: ServerFacts, asked: Asked) -> list[Check]:

@@ -13,16 +13,18 @@ from itertools import islice
 from typing import Protocol
 
 from hitlab import __version__
-from hitlab.cache import serve
-from hitlab.client.counters import SETTLE_S, settled
-from hitlab.client.dialect import Counters, ResetOutcome, ServerFacts
+from hitlab.cache.model import serve
+from hitlab.client.counters import SETTLE_S, Counters, wait_for_counters
+from hitlab.client.dialect import ResetOutcome, ServerFacts
 from hitlab.client.http import Answer, EngineClient
 from hitlab.errors import ServerError
 from hitlab.experiment.closed_form import phase_tally
 from hitlab.experiment.plan import Batch, Experiment, build
+from hitlab.experiment.shape import Phase
+from hitlab.experiment.steps import Act, Send, Workload
 from hitlab.measurement.verdict import alike_block_sizes, judge
 from hitlab.results.run_result import SCHEMA_VERSION, Check, EngineInfo, PhaseResult, Result
-from hitlab.types import Act, Phase, Prompt, Send, Tally, Workload
+from hitlab.tokens import Prompt, Tally
 
 _UNKNOWN_TOKEN = -1  # no prompt has it, so it is stored and never found
 
@@ -274,7 +276,7 @@ class Run:
     async def _settled(self) -> Counters:
         """The counters once they hold everything sent, or what they are when that took too long."""
         patience_s = 0 if self._facts.caching is False else SETTLE_S
-        now = await settled(self._counters.scrape, self._baseline, self._sent_tokens, self._last, patience_s)
+        now = await wait_for_counters(self._counters.scrape, self._baseline, self._sent_tokens, self._last, patience_s)
         restarted = now.restarted_since(self._last)
         self._made.add("counters never fell")
         if restarted:

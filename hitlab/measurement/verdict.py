@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hitlab.experiment.closed_form import matchable_tokens, phase_tally
+from hitlab.experiment.shape import ColdRequests, Phase, SharedPrefix
 from hitlab.results.run_result import Check, PhaseResult
-from hitlab.types import Firsts, Phase, SharedPrefix, Tally
+from hitlab.tokens import Tally
 
 # The phases after a break; all others are of the workload as it is.
 _BROKEN = {"break", "repeat", "evicted", "recovery", "burst"}
@@ -62,7 +63,7 @@ def alike_block_sizes(shape: SharedPrefix, block_tokens: int, phases: Sequence[P
     def tallies(size: int) -> list[Tally]:
         return [phase_tally(phase, shape, size) for phase in phases or [warm]]
 
-    warm = Phase("warm", 1, shape.prefix_tokens, Firsts.NONE)
+    warm = Phase("warm", 1, shape.prefix_tokens, ColdRequests.NONE)
     return [size for size in _SIZES if size != block_tokens and tallies(size) == tallies(block_tokens)]
 
 

@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from hitlab.client.counters import settled
-from hitlab.client.dialect import Counters, ServerFacts
+from hitlab.client.counters import Counters, wait_for_counters
+from hitlab.client.dialect import ServerFacts
 from hitlab.client.http import EngineClient
+from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import ResetRefusedError, ServerError, UsageError
-from hitlab.experiment.vocabulary import safe_range, vocabulary_tokens
+from hitlab.experiment.vocabulary import safe_range
 from hitlab.measurement.prepare import Asked
 from hitlab.recordings.recording import RecordedRequest, RecordedSequence, Recording, recording_bytes
 from hitlab.recordings.sequences import Planned, RandomSequence, Shape
 from hitlab.results import store
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 DEFAULT_PROMPT_TOKENS = 600  # the longest prompt, where the pool has room for it
 GIVE_UP_AFTER = 3  # sequences in a row that could not be trusted
@@ -188,7 +189,7 @@ class Recorder:
         )
 
     async def _settled(self, before: Counters, sent_tokens: int) -> Counters:
-        now = await settled(self._client.scrape, before, sent_tokens, before)
+        now = await wait_for_counters(self._client.scrape, before, sent_tokens, before)
         restarted = now.restarted_since(before)
         if restarted:
             raise ServerError(f"{restarted}: the server restarted, or another one answered")

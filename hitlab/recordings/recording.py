@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hitlab.cache import CacheModel, PoolFullError, serve
+from hitlab.cache.model import CacheModel, PoolFullError, serve
 from hitlab.errors import InputError
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 
 from hitlab.errors import UsageError
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 BASES = 3  # long texts that prompts are cut from, the same in all sequences
 SALTS = (None, None, None, "a", "b")

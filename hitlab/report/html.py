@@ -134,7 +134,7 @@ def _lab_outcome(lab: LabResult) -> tuple[str, str]:
         return "mixed", "interrupted"
     if lab.agrees:
         return "good", "agrees to the token"
-    known = families.load("labs", lab.lab).LAB if lab.lab in families.names("labs") else None
+    known = families.lab(lab.lab) if lab.lab in families.names("labs") else None
     off = [point for trial in lab.trials for point in trial.points if point.error_tokens]
     if known is not None and known.finds_fewer_hits and all(point.error_tokens < 0 for point in off):
         return "mixed", "differs: the finding"

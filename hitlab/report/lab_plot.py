@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 
-from hitlab.report.sweep_plot import COLOURS, DASHES, MARKS, STYLE
+from hitlab.report.style import COLOURS, DASHES, MARKS, STYLE
 from hitlab.results.lab_result import LabPart, LabPoint, LabResult, rate
 
 _NARROWEST_ERROR = 0.5  # percentage points: an axis that zooms into rounding would show errors where there are none

@@ -6,20 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from hitlab.errors import InputError, UsageError
+from hitlab.report.style import COLOURS, DASHES, MARKS, STYLE
 from hitlab.simulation.sweep import RATES, Point
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart, darkest first; dashes and marks do for print.
-OKABE_ITO = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-COLOURS = (*OKABE_ITO, "#332288", "#882255", "#999933", "#777777", "#8C510A", "#44AA99")  # more, for plots of many
-DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (6, 1, 1, 1, 1, 1)))
-MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-STYLE: Any = {
-    "font.size": 10,
-    "svg.fonttype": "none",
-    "text.parse_math": False,  # a trace or server whose name has a $ in it
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
 MAX_LINES = 40  # who could read more?
 _KEY = (1.06, 1.09, 1.12)  # where the piece of line before a name is, of the axis' width
 _LINE_INCHES = 0.19  # a name's height, with some air

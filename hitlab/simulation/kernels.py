@@ -8,19 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from hitlab import families
 from hitlab.simulation import hit_curve, replay, structures
-
-
-def policy_named(name: str) -> replay.Policy:
-    """The policy of that name, in any case. Raises UsageError."""
-    return cast(replay.Policy, families.load("policies", name.lower()))
+from hitlab.simulation.policy import Kernel, Policy
 
 
 @cache
-def kernel(policy: replay.Policy) -> replay.Kernel:
+def kernel(policy: Policy) -> Kernel:
     """The policy's kernel, from disk if it was compiled before; the first call of it loads or compiles."""
-    return cast(replay.Kernel, _kept(replay.compiled(policy), folder(policy)))
+    return cast(Kernel, _kept(replay.compiled(policy), folder(policy)))
 
 
 @cache
@@ -70,12 +65,12 @@ def announced(announce: Callable[[], None]) -> Iterator[None]:
 
 
 @cache
-def folder(policy: replay.Policy) -> Path | None:
+def folder(policy: Policy) -> Path | None:
     """Where this policy's kernel is kept; None if nothing can be kept."""
     return _folder(policy.NAME.lower(), *sources(policy))
 
 
-def sources(policy: replay.Policy) -> tuple[str, ...]:
+def sources(policy: Policy) -> tuple[str, ...]:
     """The files whose code is in the policy's kernel."""
     return policy.__file__, str(replay.__file__), str(structures.__file__)
 

@@ -5,49 +5,20 @@ request arrives, and then every block of it, hit or miss, is accessed in order.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hitlab.errors import HitlabError, UsageError
+from hitlab.simulation.policy import BlockPolicy, Cache, Kernel, Option, Policy, RequestPolicy
+from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
-from hitlab.types import Tally
 
 MAX_CAPACITY_BLOCKS = 2**53  # beyond it a ratio of the capacity is no longer exact
-
-Option = int | float
-Cache = Any  # a policy's own named tuple of arrays
-Kernel = Callable[[Cache, NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]], None]
-
-
-class Policy(Protocol):
-    """What every file in policies/ holds; its folder's docstring says what each part is for."""
-
-    NAME: str
-    VARIANT: str
-    __file__: str
-    new: Callable[..., Cache]
-    size_blocks: Callable[[Cache], int]
-    faults: Callable[[Cache], list[str]]
-
-    def __hash__(self) -> int: ...
-
-
-class BlockPolicy(Policy, Protocol):
-    """A policy that sees one block after another."""
-
-    resident: Callable[[Cache, int], bool]
-    access: Callable[[Cache, int], None]
-
-
-class RequestPolicy(Policy, Protocol):
-    """A policy that sees one request after another, as an engine's cache does."""
-
-    serve: Callable[[Cache, int, int, int], int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

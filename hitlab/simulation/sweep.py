@@ -11,9 +11,10 @@ import numpy as np
 from hitlab.errors import UsageError
 from hitlab.simulation import kv_size
 from hitlab.simulation.hit_curve import Curve
-from hitlab.simulation.replay import MAX_CAPACITY_BLOCKS, Option, Replay
+from hitlab.simulation.policy import Option
+from hitlab.simulation.replay import MAX_CAPACITY_BLOCKS, Replay
+from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
-from hitlab.types import Tally
 
 POINTS = 30  # of a range whose number is not said
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hitlab import __version__
+from hitlab import __version__, families
 from hitlab.errors import InputError, UsageError
 from hitlab.simulation import kernels, replay, sweep
 from hitlab.simulation.hit_curve import Curve
@@ -70,7 +70,7 @@ class Sweep:
 def check(choices: Sequence[Choice], capacities: Sequence[int]) -> None:
     """Raise UsageError for what no replay could be made of."""
     for choice in choices:
-        policy = kernels.policy_named(choice.policy)
+        policy = families.policy(choice.policy)
         for capacity in (capacities[0], capacities[-1]):
             replay.check(policy, capacity, choice.options)
 
@@ -98,7 +98,7 @@ def partial_file(folder: Path, wanted: Sweep) -> Path:
     hashed = blake2b(mapped.digest(wanted.trace).encode(), digest_size=8)
     hashed.update(f"{__version__} {wanted.first_steady} {wanted.engine_cap}".encode())
     for name in sorted({choice.policy for choice in wanted.choices}):
-        for source in kernels.sources(kernels.policy_named(name)):
+        for source in kernels.sources(families.policy(name)):
             hashed.update(Path(source).read_bytes())
     return folder / f"sweep-{hashed.hexdigest()}.partial.jsonl"
 
@@ -106,7 +106,7 @@ def partial_file(folder: Path, wanted: Sweep) -> Path:
 def _from_curves(wanted: Sweep, curve: Callable[[], Curve]) -> Iterator[Point]:
     """Points of policies that need no replay."""
     for choice in wanted.choices:
-        policy: Any = kernels.policy_named(choice.policy)
+        policy: Any = families.policy(choice.policy)
         needed = [capacity for label, capacity in _labels(wanted.missing()) if label == choice.label]
         if hasattr(policy, "curve") and needed:
             bounded = not getattr(policy, "IGNORES_CAPACITY", False)
@@ -127,7 +127,7 @@ def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Iterator[Poin
     if not jobs:
         return
     for name in {choice.policy for choice, _ in jobs}:  # compiled here once, not in every worker
-        policy = kernels.policy_named(name)
+        policy = families.policy(name)
         replay.replay(Trace.of([], wanted.trace.block_tokens), policy, 1000, kernel=kernels.kernel(policy))
     small = len(jobs) * wanted.trace.blocks.size < SMALL_REFERENCES
     if workers.backend == "loky" and (workers.jobs == 1 or (workers.jobs is None and small)):
@@ -171,7 +171,7 @@ def _point(trace: Trace, choice: Choice, capacity: int, engine_cap: bool, first_
 
 
 def _replay(trace: Trace, choice: Choice, capacity: int, engine_cap: bool) -> Replay:
-    policy = kernels.policy_named(choice.policy)
+    policy = families.policy(choice.policy)
     kernel = kernels.kernel(policy)
     return replay.replay(trace, policy, capacity, choice.options, kernel=kernel, engine_cap=engine_cap)
 

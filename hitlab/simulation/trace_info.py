@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitlab.simulation.hit_curve import Curve
+from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
-from hitlab.types import Tally
 
 
 class Arrivals(msgspec.Struct, frozen=True):

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitlab.cache import CacheModel, Lease, PoolFullError, Ranks, Served, serve
+from hitlab.cache.model import CacheModel, Lease, PoolFullError, Ranks, Served, serve
 from hitlab.cache.paged import BlockPool, PagedCache, block_keys
 from hitlab.cache.radix import Node, RadixCache, RadixTree, common_prefix
 from hitlab.errors import InputError
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 ROOM = 200_000  # tokens: more than any case here stores
 N, P, S = 64, 1000, 200

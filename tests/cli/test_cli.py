@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Hitlab
+from helpers import Hitlab
 
 from hitlab.cli import COMMANDS
 from hitlab.errors import UsageError

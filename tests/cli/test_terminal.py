@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import typer
-from conftest import Hitlab
+from helpers import Hitlab
 from rich.console import Console
 
 from hitlab.cli import COMMANDS, build_app

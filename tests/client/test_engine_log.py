@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 import zstandard
-from conftest import Hitlab
+from helpers import Hitlab
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hitlab import families
 from hitlab.client.dialect import LogEntry
-from hitlab.client.engine_log import LogCounters
-from hitlab.client.log_lines import Between, LogReading, read_log
+from hitlab.client.engine_log import Between, LogCounters, LogReading, read_log
 from hitlab.errors import HitlabError, InputError, MetricsError, UsageError
 from hitlab.servers.emulated import server as emulate
 from hitlab.servers.emulated.server import EmulatedServer
-from hitlab.types import NOTHING, Tally
+from hitlab.tokens import NOTHING, Tally
 
-SGLANG, VLLM = families.load("engines", "sglang"), families.load("engines", "vllm")
+SGLANG, VLLM = families.engine("sglang"), families.engine("vllm")
 
 # As the versions print them; what follows the two token fields changed most often.
 SGLANG_LINES = [
@@ -46,6 +45,7 @@ SGLANG_LINES = [
 @pytest.mark.parametrize(("line", "rank", "replica"), SGLANG_LINES)
 def test_prefill_batches_of_every_version_are_read(line: str, rank: int | None, replica: str) -> None:
     entry = SGLANG.read_log_line(line)
+    assert entry is not None and entry.moment is not None
     assert (entry.tally, entry.rank, entry.replica) == (Tally(2936, 888), rank, replica)
     assert len(entry.moment) == 6
 

@@ -24,7 +24,7 @@ from hitlab.errors import (
     UnreachableError,
     UsageError,
 )
-from hitlab.types import Prompt, Tally
+from hitlab.tokens import Prompt, Tally
 
 T = TypeVar("T")
 URL = "http://engine:8000"
@@ -35,7 +35,7 @@ def ask(what: Callable[[EngineClient], Awaitable[T]], engine: str = "vllm", **op
     """Run one client call to its end."""
 
     async def run() -> T:
-        async with EngineClient(families.load("engines", engine), URL, **options) as client:
+        async with EngineClient(families.engine(engine), URL, **options) as client:
             return await what(client)
 
     return asyncio.run(run())
@@ -449,7 +449,7 @@ def test_password_of_an_address_is_sent_and_shown_nowhere(server: respx.Router) 
     server.route().respond(404)
 
     async def run() -> tuple[str, list[str]]:
-        async with EngineClient(families.load("engines", "vllm"), "http://user:p%40w1@engine:8000/v1") as client:
+        async with EngineClient(families.engine("vllm"), "http://user:p%40w1@engine:8000/v1") as client:
             with pytest.raises(ServerError) as caught:
                 await client.facts()
             assert "w1" not in str(caught.value)
@@ -465,7 +465,7 @@ def test_password_is_not_sent_on_to_another_server(server: respx.Router) -> None
     other = server.get("http://other:9/metrics").respond(text="sglang:x 1\n")
 
     async def run() -> None:
-        async with EngineClient(families.load("engines", "sglang"), "http://user:pw@engine:8000") as client:
+        async with EngineClient(families.engine("sglang"), "http://user:pw@engine:8000") as client:
             await client.scrape()
 
     asyncio.run(run())
@@ -483,12 +483,12 @@ def test_refused_password_is_named_and_bad_address_hides_it(server: respx.Router
 
 def test_password_and_key_are_one_too_many() -> None:
     with pytest.raises(UsageError, match="a password in the address and a key"):
-        EngineClient(families.load("engines", "vllm"), "http://user:pw@h", keys=Keys(api="A"))
+        EngineClient(families.engine("vllm"), "http://user:pw@h", keys=Keys(api="A"))
 
 
 def test_key_that_no_header_carries_is_not_printed_by_the_http_library() -> None:
     async def run(url: str) -> str:
-        async with EngineClient(families.load("engines", "vllm"), url, keys=Keys("sk-LEAK\r")) as client:
+        async with EngineClient(families.engine("vllm"), url, keys=Keys("sk-LEAK\r")) as client:
             with pytest.raises(UnreachableError, match="can't be put into HTTP") as caught:
                 await client.facts()
             return str(caught.value)

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hitlab import families
-from hitlab.client.dialect import Counters
+from hitlab.client.counters import Counters
 from hitlab.client.metrics_page import read_page, tokens
 from hitlab.errors import MetricsError
-from hitlab.types import Tally
+from hitlab.tokens import Tally
 
-VLLM = families.load("engines", "vllm")
-SGLANG = families.load("engines", "sglang")
+VLLM = families.engine("vllm")
+SGLANG = families.engine("sglang")
 
 BOTH_NAMES = """\
 vllm:gpu_prefix_cache_queries_total{engine="0",model_name="a b"} 600.0

@@ -8,9 +8,12 @@ from hypothesis import strategies as st
 
 from hitlab import families
 from hitlab.errors import UsageError
-from hitlab.experiment.plan import Batch, Experiment, auto_flood_requests, build, outline, require_fits, warnings
+from hitlab.experiment.fit import auto_flood_requests, require_fits, warnings
+from hitlab.experiment.plan import Batch, Experiment, build, outline
+from hitlab.experiment.shape import BreakOptions, SharedPrefix
+from hitlab.experiment.steps import Act
 from hitlab.experiment.vocabulary import safe_range
-from hitlab.types import Act, BreakOptions, Prompt, SharedPrefix
+from hitlab.tokens import Prompt
 
 SHAPE = SharedPrefix(requests=64, prefix_tokens=1000, suffix_tokens=200)
 RANGE = (1000, 31_999)
@@ -19,10 +22,8 @@ MODES = families.names("workloads.breaks")
 
 def planned(experiment: Experiment, ranks: int = 1) -> dict[str, list[Prompt]]:
     """Every batch's prompts by name, as a run would send them."""
-    workload = families.load("workloads", "shared-prefix").SharedPrefixWorkload(
-        experiment.shape, experiment.seed, experiment.vocab_range
-    )
-    steps = outline(families.load("workloads.breaks", experiment.break_mode), experiment.shape, experiment.options)
+    workload = families.workload("shared-prefix").build(experiment.shape, experiment.seed, experiment.vocab_range, 1)
+    steps = outline(families.break_mode(experiment.break_mode), experiment.shape, experiment.options)
     return {
         step.phase.name if step.phase else "flood": list(step.prompts)
         for step in build(steps, workload, experiment, ranks)
@@ -143,22 +144,22 @@ def test_range_above_the_vocabulary_is_never_sent() -> None:
     ],
 )
 def test_steps_of_each_break_mode_are_the_designs(mode: str, steps: list[str]) -> None:
-    outlined = outline(families.load("workloads.breaks", mode), SHAPE, BreakOptions())
+    outlined = outline(families.break_mode(mode), SHAPE, BreakOptions())
     assert [step.value if isinstance(step, Act) else step.phase.name for step in outlined] == steps
 
 
 def test_first_request_of_every_group_and_rank_goes_alone() -> None:
     shape = SharedPrefix(64, 100, 20, groups=3)
     experiment = Experiment(shape, concurrency=8)
-    workload = families.load("workloads", "shared-prefix").SharedPrefixWorkload(shape, 0, RANGE)
-    steps = outline(families.load("workloads.breaks", "none"), shape, BreakOptions())
+    workload = families.workload("shared-prefix").build(shape, 0, RANGE, 1)
+    steps = outline(families.break_mode("none"), shape, BreakOptions())
     warm = list(build(steps, workload, experiment, ranks=2))[-1]
     assert isinstance(warm, Batch)
     assert (warm.alone, warm.concurrency) == (6, 8)
 
 
 def test_flood_is_built_one_prompt_at_a_time() -> None:
-    workload = families.load("workloads", "shared-prefix").SharedPrefixWorkload(SHAPE, 0, RANGE)
+    workload = families.workload("shared-prefix").build(SHAPE, 0, RANGE, 1)
     assert len(list(islice(workload.unrelated(10**9, 4096), 3))) == 3
 
 
@@ -170,7 +171,7 @@ def test_auto_flood_fills_every_ranks_pool() -> None:
 
 
 def test_flood_too_small_and_pass_too_large_for_the_pool_are_said_before_they_run() -> None:
-    capacity = outline(families.load("workloads.breaks", "capacity"), SHAPE, BreakOptions())
+    capacity = outline(families.break_mode("capacity"), SHAPE, BreakOptions())
     small_flood = Experiment(SHAPE, "capacity", flood_requests=7)
     assert "--flood-requests 10 or auto" in warnings(small_flood, capacity, 32_752, 1)[0]
     assert warnings(Experiment(SHAPE, "capacity"), capacity, 32_752, 1) == []
@@ -179,7 +180,7 @@ def test_flood_too_small_and_pass_too_large_for_the_pool_are_said_before_they_ru
 
 
 def test_prompt_longer_than_the_server_takes_is_refused_before_it_is_sent() -> None:
-    steps = outline(families.load("workloads.breaks", "capacity"), SHAPE, BreakOptions())
+    steps = outline(families.break_mode("capacity"), SHAPE, BreakOptions())
     require_fits(Experiment(SHAPE), steps, 4097)
     with pytest.raises(UsageError, match="--flood-len"):
         require_fits(Experiment(SHAPE), steps, 4096)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Hitlab, Ran
+from helpers import Hitlab, Ran
 
 from hitlab import families
 from hitlab.client.dialect import Completion, Reply
@@ -14,13 +14,14 @@ from hitlab.client.engine_log import FollowedLog
 from hitlab.errors import InputError
 from hitlab.experiment.lab import Lab, Reading, Server, Trial
 from hitlab.experiment.plan import Experiment
+from hitlab.experiment.shape import SharedPrefix
+from hitlab.experiment.steps import Send
 from hitlab.measurement import lab as labrun
 from hitlab.measurement import prepare
 from hitlab.report import lab_plot
 from hitlab.results import store
 from hitlab.results.lab_result import LabResult, rate
 from hitlab.servers.emulated import server as emulate
-from hitlab.types import Send, SharedPrefix
 
 NAMES = families.names("labs")
 SERVERS = [
@@ -31,7 +32,7 @@ SERVERS = [
 
 
 def lab_of(name: str) -> Lab:
-    lab: Lab = families.load("labs", name).LAB
+    lab: Lab = families.lab(name)
     return lab
 
 
@@ -284,7 +285,7 @@ def test_counters_as_they_stand_smear_the_collapse_that_differences_show(run: Hi
 
 
 def test_reply_to_several_prompts_is_added_up_or_unknown() -> None:
-    vllm, sglang = families.load("engines", "vllm"), families.load("engines", "sglang")
+    vllm, sglang = families.engine("vllm"), families.engine("sglang")
     one = {"meta_info": {"prompt_tokens": 1200, "cached_tokens": 0}}
     two = {"meta_info": {"prompt_tokens": 1200, "cached_tokens": 1000}}
     assert sglang.read_completions(Reply(200, json.dumps([one, two]).encode())) == Completion(2400, 1000)

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Hitlab, Ran
+from helpers import Hitlab, Ran
 
 from hitlab.client.http import Answer, EngineClient
 from hitlab.errors import InputError
 from hitlab.servers.emulated import server as emulate
-from hitlab.servers.emulated.dialect import Faults
-from hitlab.types import Prompt
+from hitlab.servers.emulated.config import Faults
+from hitlab.tokens import Prompt
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from typing import Any
 import httpx
 import pytest
 import respx
-from conftest import Hitlab
+from helpers import Hitlab
 
 from hitlab import families
 from hitlab.client.http import EngineClient
 from hitlab.measurement.preflight import Finding, measurable, preflight
 from hitlab.servers.emulated import server as emulate
-from hitlab.servers.emulated.dialect import Faults
+from hitlab.servers.emulated.config import Faults
 
 URL = "http://engine:8000"
 PAGE = (
@@ -39,7 +39,7 @@ def server() -> Iterator[respx.Router]:
 
 def findings(engine: str = "vllm", **options: Any) -> dict[str, Finding]:
     async def run() -> list[Finding]:
-        async with EngineClient(families.load("engines", engine), URL, **options) as client:
+        async with EngineClient(families.engine(engine), URL, **options) as client:
             return await preflight(client)
 
     return {finding.name: finding for finding in asyncio.run(run())}

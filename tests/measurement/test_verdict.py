@@ -2,9 +2,9 @@
 
 import pytest
 
+from hitlab.experiment.shape import SharedPrefix
 from hitlab.measurement.verdict import alike_block_sizes, judge
 from hitlab.results.run_result import Check, PhaseResult
-from hitlab.types import SharedPrefix
 
 SHAPE = SharedPrefix(64, 1000, 200)
 VALID = [Check(name="queries add up", ok=True, detail="")]

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Hitlab
+from helpers import Hitlab
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hitlab import families
-from hitlab.client.dialect import Counters
+from hitlab.client.counters import Counters
 from hitlab.client.http import EngineClient
-from hitlab.measurement.intervals import Meter, ceiling
+from hitlab.measurement.watch import Meter, ceiling
 from hitlab.servers.emulated import server as emulate
-from hitlab.servers.emulated.dialect import Faults
+from hitlab.servers.emulated.config import Faults
 from hitlab.servers.emulated.server import EmulatedServer
-from hitlab.types import Prompt, Tally
+from hitlab.tokens import Prompt, Tally
 
 
 def reading(queried: int, hit: int, evicted: int | None = None, preemptions: int = 0) -> Counters:
@@ -140,7 +140,7 @@ def send(engine: str, server: EmulatedServer, prompts: int) -> None:
     """So many prompts that share 1,000 tokens and have 200 of their own."""
 
     async def all_of_them() -> None:
-        async with EngineClient(families.load("engines", engine), server.base_url) as client:
+        async with EngineClient(families.engine(engine), server.base_url) as client:
             for number in range(prompts):
                 await client.complete(Prompt((*range(1000, 2000), *range(3000 + number, 3200 + number))))
 

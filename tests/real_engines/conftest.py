@@ -18,5 +18,5 @@ def environments() -> None:
     """Make what is missing, where that was asked for: gigabytes and minutes nobody should be surprised by."""
     if os.environ.get("HITLAB_INSTALL_ENGINES") == "1":
         for name in families.names("engines.cpu"):
-            with environment(families.load("engines.cpu", name).CPU, Console(file=sys.stderr)):
+            with environment(families.cpu_recipe(name), Console(file=sys.stderr)):
                 pass

@@ -20,12 +20,12 @@ import pytest
 from real_engines.scripts import Outcome, Script, outcomes, random_steps
 
 from hitlab import families
-from hitlab.cache import CacheModel, Lease, PoolFullError
+from hitlab.cache.model import CacheModel, Lease, PoolFullError
 from hitlab.cache.paged import PagedCache
 from hitlab.cache.radix import RadixCache
 from hitlab.servers.cpu.environments import environment_dir, is_installed
 from hitlab.servers.cpu.recipe import TINY_MODEL
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 SEQUENCES = int(os.environ.get("HITLAB_ORACLE_SEQUENCES", "50"))
 TESTS = Path(__file__).resolve().parent.parent
@@ -66,7 +66,7 @@ class Driver:
     """An engine's manager in a process of its environment, answering scripts one after another."""
 
     def __init__(self, engine: str, log: Path) -> None:
-        recipe = families.load("engines.cpu", engine).CPU
+        recipe = families.cpu_recipe(engine)
         if not is_installed(recipe):
             pytest.skip(f"no {recipe.full_title} here: `hitlab serve --engine {engine} --cpu` makes its environment")
         model = log.parent / "config.json"

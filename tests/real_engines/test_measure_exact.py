@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Hitlab
+from helpers import Hitlab
 from rich.console import Console
 
 from hitlab import families
@@ -46,7 +46,7 @@ RUNS: list[list[Any]] = [
 
 @contextmanager
 def server(engine: str, block_tokens: int, ranks: int = 1) -> Iterator[str]:
-    recipe = families.load("engines.cpu", engine).CPU
+    recipe = families.cpu_recipe(engine)
     if not is_installed(recipe):
         pytest.skip(f"no environment for {recipe.title}: hitlab serve --engine {engine} --cpu makes it")
     options = ServerOptions(block_tokens, POOL_TOKENS // block_tokens, ranks)

@@ -9,16 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Hitlab, Ran
+from helpers import Hitlab, Ran
 
-from hitlab.client.counters import settled
-from hitlab.client.dialect import Counters
+from hitlab.client.counters import Counters, wait_for_counters
 from hitlab.errors import UsageError
 from hitlab.recordings.recording import Recording, read_recording
 from hitlab.recordings.sequences import RandomSequence, Shape
 from hitlab.servers.emulated import server as emulate
-from hitlab.servers.emulated.dialect import Faults
-from hitlab.types import Tally
+from hitlab.servers.emulated.config import Faults
+from hitlab.tokens import Tally
 
 ENGINES = [
     ("vllm", 16, 64),
@@ -293,7 +292,7 @@ def test_counters_are_read_until_they_hold_what_was_sent_twice_the_same(
         seen.append(next(rest))
         return seen[-1]
 
-    now = asyncio.run(settled(scrape, baseline, sent, baseline))
+    now = asyncio.run(wait_for_counters(scrape, baseline, sent, baseline))
     assert (len(seen), now) == (reads, seen[-1])
 
 
@@ -303,4 +302,4 @@ def test_counters_that_never_come_are_taken_as_they_are_at_the_deadline() -> Non
     async def scrape() -> Counters:
         return baseline
 
-    assert asyncio.run(settled(scrape, baseline, 10, baseline, patience_s=0)) == baseline
+    assert asyncio.run(wait_for_counters(scrape, baseline, 10, baseline, patience_s=0)) == baseline

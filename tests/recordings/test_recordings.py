@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 
 from hitlab import cli, families
-from hitlab.cache import CacheModel, PoolFullError, paged, radix, serve
+from hitlab.cache import paged, radix
+from hitlab.cache.model import CacheModel, PoolFullError, serve
 from hitlab.cache.paged import BlockPool, PagedCache, PagedLease
 from hitlab.cache.radix import RadixCache, RadixLease, RadixTree
 from hitlab.errors import InputError
 from hitlab.recordings.recording import Difference, RecordedRequest, Recording, compare, read_recording
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 NAMES = ("sglang_p1", "sglang_p16_small", "sglang_p1_chunk128", "sglang_p1_stop", "vllm_b32_small", "vllm_b64")
 BUILD: dict[str, Callable[[Recording], CacheModel]] = {
@@ -61,7 +62,7 @@ def test_the_counters_of_every_sequence_come_out_equal(recordings: dict[str, Rec
 
 def test_the_engines_build_their_model_from_a_recording(recordings: dict[str, Recording]) -> None:
     for tape in recordings.values():
-        engine = families.load("engines", tape.engine)
+        engine = families.engine(tape.engine)
         assert compare(tape, engine.recording_model).agrees
 
 

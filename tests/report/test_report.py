@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import Hitlab
+from helpers import Hitlab
 
 from hitlab.cli import main
 from hitlab.report import html

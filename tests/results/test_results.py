@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from conftest import Hitlab
+from helpers import Hitlab
 
 from hitlab.errors import InputError
 from hitlab.results import store

@@ -30,10 +30,10 @@ from hitlab.servers.cpu import server as launch
 from hitlab.servers.cpu.process_log import last_error_line
 from hitlab.servers.cpu.recipe import CpuRecipe, PipStep, ServerOptions, ServerSpec
 from hitlab.servers.cpu.server import running
-from hitlab.types import Prompt, Tally
+from hitlab.tokens import Prompt, Tally
 
-VLLM: CpuRecipe = families.load("engines.cpu", "vllm").CPU
-SGLANG: CpuRecipe = families.load("engines.cpu", "sglang").CPU
+VLLM: CpuRecipe = families.cpu_recipe("vllm")
+SGLANG: CpuRecipe = families.cpu_recipe("sglang")
 
 SERVES = """
 import http.server, sys
@@ -628,7 +628,7 @@ def test_real_engine_starts_counts_resets_and_leaves_nothing_behind(recipe: CpuR
     options = ServerOptions(block_tokens=32, capacity_blocks=1024)
 
     async def talk(base_url: str) -> None:
-        async with EngineClient(families.load("engines", recipe.engine), base_url) as client:
+        async with EngineClient(families.engine(recipe.engine), base_url) as client:
             facts = await client.facts()
             assert (facts.version, facts.block_tokens) == (recipe.version, 32)
             assert facts.capacity_tokens in (32_768, 32_768 - 32)

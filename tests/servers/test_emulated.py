@@ -23,9 +23,9 @@ from hitlab.client.dialect import Reply
 from hitlab.client.metrics_page import read_page
 from hitlab.errors import LaunchError, UsageError
 from hitlab.servers.emulated import server as emulate
-from hitlab.servers.emulated.dialect import EMULATED_HEADER, EmulatedConfig, Faults
+from hitlab.servers.emulated.config import EMULATED_HEADER, EmulatedConfig, Faults
 from hitlab.servers.emulated.scheduler import Generation, Scheduler
-from hitlab.types import Prompt
+from hitlab.tokens import Prompt
 
 Ids = list[int]
 Sampling = Mapping[str, Any]
@@ -502,7 +502,7 @@ def test_sglang_negotiates_openmetrics_and_vllm_does_not() -> None:
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_the_engines_own_file_reads_back_how_the_server_was_started(name: str, prompts: Prompts) -> None:
-    engine = families.load("engines", name)
+    engine = families.engine(name)
     with running(name, block_tokens=32, blocks=500, ranks=2) as caller:
         replies = {}
         for path in (path for paths in engine.FACT_PATHS for path in paths):
@@ -951,7 +951,7 @@ def test_faults_of_a_command_line() -> None:
 
 
 def _dialect(name: str) -> Any:
-    return families.load("engines.emulated", name)
+    return families.emulated_engine(name)
 
 
 def test_requests_run_beside_each_other_in_order_of_arrival() -> None:

@@ -12,7 +12,8 @@ from reference_policies import REFERENCES, hit_tokens
 
 from hitlab import families
 from hitlab.errors import HitlabError, UsageError
-from hitlab.simulation import kernels, replay
+from hitlab.simulation import replay
+from hitlab.simulation.policy import Policy
 from hitlab.traces.trace import Trace
 
 POLICIES = families.names("policies")
@@ -49,7 +50,7 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
 
 
 @st.composite
-def caches(draw: st.DrawFn, policy: replay.Policy) -> tuple[int, dict[str, Any]]:
+def caches(draw: st.DrawFn, policy: Policy) -> tuple[int, dict[str, Any]]:
     """A capacity and options that the policy can work with, the smallest that work among them."""
     options = {name: draw(OPTIONS[name]) for name in replay.options_of(policy)}
     capacity = draw(st.integers(1, 30))
@@ -61,26 +62,26 @@ def caches(draw: st.DrawFn, policy: replay.Policy) -> tuple[int, dict[str, Any]]
     return capacity, options
 
 
-def room(policy: replay.Policy, capacity: int) -> int:
+def room(policy: Policy, capacity: int) -> int:
     """Blocks that may be resident."""
     return replay.MAX_CAPACITY_BLOCKS if getattr(policy, "IGNORES_CAPACITY", False) else capacity
 
 
-def run(policy: replay.Policy, trace: Trace, capacity: int, **options: Any) -> replay.Replay:
+def run(policy: Policy, trace: Trace, capacity: int, **options: Any) -> replay.Replay:
     return replay.replay(trace, policy, capacity, options, check_invariants=True)
 
 
 @pytest.fixture(scope="module", params=POLICIES)
-def policy(request: pytest.FixtureRequest) -> replay.Policy:
-    return kernels.policy_named(request.param)
+def policy(request: pytest.FixtureRequest) -> Policy:
+    return families.policy(request.param)
 
 
 @pytest.fixture(scope="module")
-def reference(policy: replay.Policy) -> Any:
+def reference(policy: Policy) -> Any:
     return REFERENCES[policy.__file__.rpartition("/")[2].removesuffix(".py").lstrip("_")]
 
 
-def test_each_policy_says_what_it_is(policy: replay.Policy) -> None:
+def test_each_policy_says_what_it_is(policy: Policy) -> None:
     assert policy.__doc__ and policy.VARIANT
     assert policy.NAME.lower().replace("-", "") in policy.__file__.replace("_", "")
     assert all(default is not None for default in replay.options_of(policy).values())
@@ -88,9 +89,7 @@ def test_each_policy_says_what_it_is(policy: replay.Policy) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_kernel_and_transcription_agree_on_every_request(
-    policy: replay.Policy, reference: Any, data: st.DataObject
-) -> None:
+def test_kernel_and_transcription_agree_on_every_request(policy: Policy, reference: Any, data: st.DataObject) -> None:
     made = data.draw(requests())
     capacity, options = data.draw(caches(policy))
     cache = reference(capacity, **options)
@@ -101,7 +100,7 @@ def test_kernel_and_transcription_agree_on_every_request(
 
 
 @pytest.mark.parametrize("capacity", [20, 60, 200])
-def test_kernel_and_transcription_agree_on_a_long_trace(policy: replay.Policy, reference: Any, capacity: int) -> None:
+def test_kernel_and_transcription_agree_on_a_long_trace(policy: Policy, reference: Any, capacity: int) -> None:
     random = Random(capacity)
     made: Requests = []
     for _ in range(600):
@@ -118,7 +117,7 @@ def test_kernel_and_transcription_agree_on_a_long_trace(policy: replay.Policy, r
 
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
-def test_compiled_rules_do_what_they_say_as_python(policy: replay.Policy, data: st.DataObject) -> None:
+def test_compiled_rules_do_what_they_say_as_python(policy: Policy, data: st.DataObject) -> None:
     made = data.draw(requests(most=8))
     capacity, options = data.draw(caches(policy))
     trace = Trace.of(made, BLOCK_TOKENS)
@@ -131,7 +130,7 @@ def test_each_policy_has_a_transcription_and_each_transcription_a_policy() -> No
     assert sorted(REFERENCES) == POLICIES
 
 
-def test_a_cache_of_any_size_starts_empty_and_is_never_filled_beyond_its_capacity(policy: replay.Policy) -> None:
+def test_a_cache_of_any_size_starts_empty_and_is_never_filled_beyond_its_capacity(policy: Policy) -> None:
     once = Trace.of([(4, [block]) for block in range(50)], BLOCK_TOKENS)
     for capacity in (*range(6, 60), 10**6, replay.MAX_CAPACITY_BLOCKS):
         result = run(policy, once, capacity)
@@ -139,7 +138,7 @@ def test_a_cache_of_any_size_starts_empty_and_is_never_filled_beyond_its_capacit
         assert 0 < result.final_blocks <= min(room(policy, capacity), 50)
 
 
-def test_what_always_fits_is_always_hit_again(policy: replay.Policy) -> None:
+def test_what_always_fits_is_always_hit_again(policy: Policy) -> None:
     twice = Trace.of([(39, list(range(10)))] * 2, BLOCK_TOKENS)
     whole = 36 if hasattr(policy, "serve") else 39  # engines match whole blocks only
     assert run(policy, twice, 1000).hit_tokens.tolist() == [0, whole]
@@ -147,29 +146,29 @@ def test_what_always_fits_is_always_hit_again(policy: replay.Policy) -> None:
     assert capped.hit_tokens.tolist() == [0, 36]
 
 
-def test_a_hit_needs_every_block_before_it(policy: replay.Policy) -> None:
+def test_a_hit_needs_every_block_before_it(policy: Policy) -> None:
     result = run(policy, Trace.of([(8, [2, 3]), (12, [1, 2, 3])], BLOCK_TOKENS), 1000)
     assert result.hit_tokens.tolist() == [0, 0]
 
 
-def test_a_request_does_not_hit_its_own_blocks(policy: replay.Policy) -> None:
+def test_a_request_does_not_hit_its_own_blocks(policy: Policy) -> None:
     assert run(policy, Trace.of([(12, [1, 1, 1])], BLOCK_TOKENS), 1000).tally.hit_tokens == 0
 
 
-def test_a_trace_of_nothing_has_no_rate(policy: replay.Policy) -> None:
+def test_a_trace_of_nothing_has_no_rate(policy: Policy) -> None:
     traces: list[Requests] = [[], [(0, []), (0, [])]]
     for nothing in traces:
         result = run(policy, Trace.of(nothing, BLOCK_TOKENS), 1000)
         assert (result.tally.hit_rate, result.final_blocks, len(result.hit_tokens)) == (None, 0, len(nothing))
 
 
-def test_capacities_out_of_range_are_usage_errors(policy: replay.Policy) -> None:
+def test_capacities_out_of_range_are_usage_errors(policy: Policy) -> None:
     for capacity in (-1, 0, replay.MAX_CAPACITY_BLOCKS + 1, 10**400):
         with pytest.raises(UsageError, match="a capacity of"):
             replay.check(policy, capacity)
 
 
-def test_capacities_1_to_9_end_in_a_replay_or_in_the_smallest_that_works(policy: replay.Policy) -> None:
+def test_capacities_1_to_9_end_in_a_replay_or_in_the_smallest_that_works(policy: Policy) -> None:
     trace = Trace.of([(16, [block, block + 1, block, 7]) for block in range(30)], BLOCK_TOKENS)
     for capacity in range(1, 10):
         try:
@@ -182,15 +181,15 @@ def test_capacities_1_to_9_end_in_a_replay_or_in_the_smallest_that_works(policy:
                 replay.check(policy, smallest - 1)
 
 
-def test_an_option_a_policy_does_not_take_is_a_usage_error(policy: replay.Policy) -> None:
+def test_an_option_a_policy_does_not_take_is_a_usage_error(policy: Policy) -> None:
     with pytest.raises(UsageError, match=f"{policy.NAME} has no option depth"):
         replay.check(policy, 1000, {"depth": 1})
 
 
 def test_names_are_taken_in_any_case_and_unknown_ones_answered_with_the_known() -> None:
-    assert kernels.policy_named("S3FIFO") is kernels.policy_named("s3fifo")
+    assert families.policy("S3FIFO") is families.policy("s3fifo")
     with pytest.raises(UsageError, match="no policy named 'mru'") as caught:
-        kernels.policy_named("mru")
+        families.policy("mru")
     assert caught.value.todo == f"choose from {', '.join(POLICIES)}"
 
 
@@ -212,7 +211,7 @@ def test_names_are_taken_in_any_case_and_unknown_ones_answered_with_the_known() 
 def test_a_capacity_that_leaves_a_queue_empty_is_answered_with_the_smallest_that_does_not(
     capacity: int, small_ratio: float, queue: str, smallest: int
 ) -> None:
-    s3fifo = kernels.policy_named("s3fifo")
+    s3fifo = families.policy("s3fifo")
     with pytest.raises(UsageError, match=f"{capacity} blocks leave the {queue} queue empty") as caught:
         replay.check(s3fifo, capacity, {"small_ratio": small_ratio})
     assert caught.value.todo == f"the smallest capacity that works is {smallest}"
@@ -222,11 +221,11 @@ def test_a_capacity_that_leaves_a_queue_empty_is_answered_with_the_smallest_that
 @pytest.mark.parametrize("small_ratio", [0, 1, -0.1, 1.5, float("nan"), float("inf")])
 def test_a_small_ratio_out_of_range_is_a_usage_error(small_ratio: float) -> None:
     with pytest.raises(UsageError, match="small ratio"):
-        replay.check(kernels.policy_named("s3fifo"), 1000, {"small_ratio": small_ratio})
+        replay.check(families.policy("s3fifo"), 1000, {"small_ratio": small_ratio})
 
 
 def test_a_max_freq_below_0_is_a_usage_error_and_a_huge_one_is_as_good_as_unbounded() -> None:
-    s3fifo = kernels.policy_named("s3fifo")
+    s3fifo = families.policy("s3fifo")
     with pytest.raises(UsageError, match="max freq"):
         replay.check(s3fifo, 1000, {"max_freq": -1})
     # Small holds 1 block, so 0 goes on to main with 256 uses; main's 5 places are then fought for by 6 blocks.
@@ -342,7 +341,7 @@ CORRUPTIONS: dict[str, Sequence[tuple[str, Corrupt]]] = {
     ("name", "said", "corrupt"), [(name, *each) for name in POLICIES for each in CORRUPTIONS[name]]
 )
 def test_the_debug_switch_sees_broken_arrays(name: str, said: str, corrupt: Corrupt) -> None:
-    policy = kernels.policy_named(name)
+    policy = families.policy(name)
     trace = Trace.of([(8, [block, block]) for block in range(30)], BLOCK_TOKENS)
     kernel = replay.compiled(policy)
 

@@ -69,7 +69,7 @@ def mooncake(shared: Path) -> Callable[[str, int], Trace]:
 
 def test_mooncake_traces_replay_to_the_published_values(shared: Path, mooncake: Callable[[str, int], Trace]) -> None:
     for given in json.loads((shared / "cases" / "replay_golden.json").read_text()):
-        policy = kernels.policy_named(given["policy"])
+        policy = families.policy(given["policy"])
         options = {name: given[name] for name in replay.options_of(policy)}
         trace = mooncake(given["trace"], given["block_size"])
         result = replay.replay(trace, policy, given["cache_capacity_blocks"], options, check_invariants=True)
@@ -94,7 +94,7 @@ def test_every_policy_reaches_the_infinite_cache_s_rate_and_no_more(
 ) -> None:
     engine_rate = {0.37362: 0.37338, 0.65124: 0.65043}[hit_rate]
     for name_of in families.names("policies"):
-        policy = kernels.policy_named(name_of)
+        policy = families.policy(name_of)
         result = replay.replay(mooncake(name, 512), policy, 10**7)
         expected = engine_rate if hasattr(policy, "serve") else hit_rate  # engines match whole blocks only
         assert result.tally.hit_rate == pytest.approx(expected, abs=5e-6)
@@ -107,7 +107,7 @@ def test_every_policy_reaches_the_infinite_cache_s_rate_and_no_more(
 
 def hits(requests: list[tuple[int, list[Any]]], policy: str, capacity: int, block_tokens: int = 10) -> list[int]:
     trace = Trace.of(requests, block_tokens)
-    tokens: list[int] = replay.replay(trace, kernels.policy_named(policy), capacity).hit_tokens.tolist()
+    tokens: list[int] = replay.replay(trace, families.policy(policy), capacity).hit_tokens.tolist()
     return tokens
 
 
@@ -205,7 +205,7 @@ def test_requests_are_replayed_in_file_order() -> None:
 
 
 def test_broken_invariants_are_an_error_only_where_they_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    lru = kernels.policy_named("lru")
+    lru = families.policy("lru")
     monkeypatch.setattr(lru, "faults", lambda state: ["a block twice", "another nowhere"])
     trace = Trace.of([(5, [1])], 5)
     assert replay.replay(trace, lru, 9).final_blocks == 1
@@ -325,8 +325,9 @@ def test_only_what_takes_long_shows_progress(
 
 def test_listing_policies_and_reading_a_trace_import_no_compiler(chats: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from hitlab import families, replay, traces; import hitlab.cli.replay;"
-        "families.names('policies'); traces.read_trace(Path(sys.argv[1]), 512); sys.exit('numba' in sys.modules)"
+        "import sys; from pathlib import Path; from hitlab import families; from hitlab.simulation import replay;"
+        "from hitlab.traces import reader; import hitlab.cli.replay;"
+        "families.names('policies'); reader.read_trace(Path(sys.argv[1]), 512); sys.exit('numba' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", script, chats], check=True)
 
@@ -359,7 +360,7 @@ def fresh_folders() -> Any:
 
 def test_a_changed_rule_is_compiled_anew(fresh_folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    lru = kernels.policy_named("lru")
+    lru = families.policy("lru")
     before = kernels.folder(lru)
     edited = tmp_path / "lru.py"
     edited.write_text(Path(lru.__file__).read_text() + "# edited\n")
@@ -377,4 +378,4 @@ def test_where_no_folder_can_be_made_nothing_is_kept(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
-    assert kernels.folder(kernels.policy_named("lru")) is None
+    assert kernels.folder(families.policy("lru")) is None

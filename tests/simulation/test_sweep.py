@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Hitlab
+from helpers import Hitlab
 from rich.console import Console
 
 from hitlab import families
 from hitlab.errors import InputError, UsageError
 from hitlab.report import sweep_plot
-from hitlab.simulation import kernels, kv_size, replay, sweep, sweep_runner
+from hitlab.simulation import kv_size, replay, sweep, sweep_runner
 from hitlab.simulation.sweep import Choice, Point
 from hitlab.traces import mapped
 from hitlab.traces.reader import read_trace
@@ -117,7 +117,7 @@ def test_every_point_of_every_policy_is_what_its_replay_says(
     assert first == 767
     assert points.keys() == {(name, capacity) for name in families.names("policies") for capacity in (50, 400)}
     for (name, capacity), each in points.items():
-        one = replay.replay(trace, kernels.policy_named(name), capacity)
+        one = replay.replay(trace, families.policy(name), capacity)
         cold, steady = one.tally, one.tally_from(first)
         assert (each["cold_hit_tokens"], each["cold_prompt_tokens"]) == (cold.hit_tokens, cold.queried_tokens)
         assert (each["steady_hit_tokens"], each["steady_prompt_tokens"]) == (steady.hit_tokens, steady.queried_tokens)
@@ -141,7 +141,7 @@ def test_the_engine_s_cap_counts_in_every_point(hitlab: Hitlab, here: Path) -> N
 
 def test_rates_by_hand() -> None:
     trace = Trace.of([(8, [1, 2]), (8, [1, 2]), (4, [1]), (0, [])], 4)
-    result = replay.replay(trace, kernels.policy_named("lru"), 9)
+    result = replay.replay(trace, families.policy("lru"), 9)
     assert (result.tally.hit_rate, result.request_hit_rate()) == (12 / 20, 2 / 3)
     assert (result.tally_from(2).hit_rate, result.request_hit_rate(2)) == (1.0, 1.0)
     assert (result.tally_from(3).hit_rate, result.request_hit_rate(3)) == (None, None)
@@ -151,7 +151,7 @@ def test_belady_has_the_most_block_hits_and_unbounded_the_most_of_all(trace: Tra
     blocks = Trace.of([(1, [block]) for block in trace.blocks.tolist()], 1)
     for capacity in (20, 100, 400):
         hits = {
-            name: replay.replay(blocks, kernels.policy_named(name), capacity).tally.hit_tokens
+            name: replay.replay(blocks, families.policy(name), capacity).tally.hit_tokens
             for name in families.names("policies")
         }
         assert max(hits, key=lambda name: hits[name]) == "unbounded"

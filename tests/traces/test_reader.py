@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zstandard
-from conftest import Hitlab
+from helpers import Hitlab
 from hypothesis import given
 from hypothesis import strategies as st
 

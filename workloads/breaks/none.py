@@ -1,9 +1,10 @@
 """No break: the workload as it is."""
 
-from hitlab.types import Act, BreakOptions, Send, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, SharedPrefix
+from hitlab.experiment.steps import Act, Send
 
 SUMMARY = "no break: a cold first request, then the rest"
-SCORED = ("cold", "warm")
+SCORED: tuple[str, ...] = ("cold", "warm")
 TAKES: tuple[str, ...] = ()
 
 

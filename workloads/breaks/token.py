@@ -5,10 +5,12 @@ Source: lab page section 4.1 (block hashes are chained).
 
 from dataclasses import replace
 
-from hitlab.types import Act, BreakOptions, Draw, Firsts, Phase, Prompt, Send, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.steps import Act, Draw, Send
+from hitlab.tokens import Prompt
 
 SUMMARY = "another token at --break-at in every request (or, --break-fixed, one same token in all)"
-SCORED = ("break",)
+SCORED: tuple[str, ...] = ("break",)
 TAKES: tuple[str, ...] = ("at", "fixed")
 
 
@@ -26,6 +28,6 @@ def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
     shared_tokens = shape.prefix_tokens if options.fixed else options.at
     return [
         Act.RESET,
-        Send(Phase("break", shape.requests, shared_tokens, Firsts.ALL), change_token),
-        Send(Phase("repeat", shape.requests, shared_tokens, Firsts.NONE), change_token),
+        Send(Phase("break", shape.requests, shared_tokens, ColdRequests.ALL), change_token),
+        Send(Phase("repeat", shape.requests, shared_tokens, ColdRequests.NONE), change_token),
     ]

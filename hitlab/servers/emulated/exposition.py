@@ -12,7 +12,8 @@ from prometheus_client.exposition import choose_encoder, gzip_accepted
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from hitlab.servers.emulated.dialect import Call, Faults, Response
+from hitlab.servers.emulated.config import Faults
+from hitlab.servers.emulated.dialect import Call, Response
 
 Samples = Iterable[tuple[Mapping[str, str], float]]
 

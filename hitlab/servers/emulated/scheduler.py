@@ -9,10 +9,10 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from hitlab.cache import CacheModel, Lease, PoolFullError
+from hitlab.cache.model import CacheModel, Lease, PoolFullError
 from hitlab.cache.radix import common_prefix
-from hitlab.servers.emulated.dialect import EmulatedConfig, EngineDiedError, Faults, PostFailedError
-from hitlab.types import Prompt
+from hitlab.servers.emulated.config import EmulatedConfig, EngineDiedError, Faults, PostFailedError
+from hitlab.tokens import Prompt
 
 _UNLIMITED = 1 << 62
 _BOS = 1

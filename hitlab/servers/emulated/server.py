@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import replace
 from socket import AF_INET, IPPROTO_TCP, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
 from types import FrameType, TracebackType
-from typing import cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -25,18 +24,8 @@ from starlette.routing import Route
 
 from hitlab import families
 from hitlab.errors import LaunchError, UsageError
-from hitlab.servers.emulated.dialect import (
-    EMULATED_HEADER,
-    Call,
-    Dialect,
-    EmulatedConfig,
-    EngineDiedError,
-    Faults,
-    Handler,
-    PostFailedError,
-    Response,
-    json_response,
-)
+from hitlab.servers.emulated.config import EMULATED_HEADER, EmulatedConfig, EngineDiedError, Faults, PostFailedError
+from hitlab.servers.emulated.dialect import Call, EmulatedApi, Handler, Response, json_response
 from hitlab.servers.emulated.scheduler import Generation, Scheduler
 
 _ENDED = "the emulated server ended, as its fault asked"
@@ -79,7 +68,7 @@ class EmulatedServer:
 
     def __init__(self, name: str, config: EmulatedConfig | None, faults: Faults | None, host: str, port: int) -> None:
         dialect = _dialect(name)
-        self.engine = _Engine(dialect, config or dialect.DEFAULTS, faults or Faults())
+        self.engine = EngineHost(dialect, config or dialect.DEFAULTS, faults or Faults())
         self._socket = listen(host, port)
         self.base_url = f"http://{host}:{self._socket.getsockname()[1]}"
         self._server = _Server(self.engine)
@@ -131,10 +120,10 @@ class EmulatedServer:
         self.stop()
 
 
-class _Engine:
+class EngineHost:
     """The Host of a dialect's handlers: the scheduler, stepped between the turns of an event loop."""
 
-    def __init__(self, dialect: Dialect, config: EmulatedConfig, faults: Faults) -> None:
+    def __init__(self, dialect: EmulatedApi, config: EmulatedConfig, faults: Faults) -> None:
         self.dialect = dialect
         self.config = config
         self.faults = faults
@@ -220,7 +209,7 @@ class _Engine:
 class _Front:
     """HTTP in front of an engine: calls in, responses out, keys, and clients that go away."""
 
-    def __init__(self, engine: _Engine, server: "_Server") -> None:
+    def __init__(self, engine: EngineHost, server: "_Server") -> None:
         self._engine = engine
         self._server = server
 
@@ -297,7 +286,7 @@ class _Front:
 class _Server(uvicorn.Server):
     """uvicorn without its polling: it starts, stops and dies at once."""
 
-    def __init__(self, engine: _Engine) -> None:
+    def __init__(self, engine: EngineHost) -> None:
         self.ready = threading.Event()
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -362,8 +351,8 @@ class _Server(uvicorn.Server):
         self.soon(self.stop)
 
 
-def _dialect(name: str) -> Dialect:
-    return cast(Dialect, families.load("engines.emulated", name))
+def _dialect(name: str) -> EmulatedApi:
+    return families.emulated_engine(name)
 
 
 def listen(host: str, port: int) -> socket:

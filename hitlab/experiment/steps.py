@@ -1,107 +1,12 @@
-"""The nouns every other module speaks in. No behaviour beyond their own arithmetic."""
+"""What a workload and a break offer, and the steps that a plan is made of."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """Prompt tokens looked up and found; the same type for a prediction and a measurement.
-
-    >>> measured, predicted = Tally(76_800, 62_496), Tally(76_800, 63_000)
-    >>> measured - predicted
-    Tally(queried_tokens=0, hit_tokens=-504)
-    >>> measured.hit_rate
-    0.81375
-    >>> Tally(0, 0).hit_rate is None
-    True
-    """
-
-    queried_tokens: int
-    hit_tokens: int
-
-    @property
-    def hit_rate(self) -> float | None:
-        """Hit tokens over queried tokens, 0 to 1; None when nothing was queried."""
-        return self.hit_tokens / self.queried_tokens if self.queried_tokens else None
-
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(self.queried_tokens + other.queried_tokens, self.hit_tokens + other.hit_tokens)
-
-    def __sub__(self, other: "Tally") -> "Tally":
-        return Tally(self.queried_tokens - other.queried_tokens, self.hit_tokens - other.hit_tokens)
-
-
-NOTHING = Tally(0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """One request's token ids and its cache salt; None is the unsalted namespace."""
-
-    tokens: tuple[int, ...]
-    salt: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SharedPrefix:
-    """The shape of a shared-prefix workload: in each group every prompt is prefix + a suffix of its own."""
-
-    requests: int
-    prefix_tokens: int
-    suffix_tokens: int
-    groups: int = 1
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of one prompt."""
-        return self.prefix_tokens + self.suffix_tokens
-
-
-class Firsts(Enum):
-    """How many requests of a phase are the first of their group on their data-parallel rank, and so miss."""
-
-    NONE = "none"
-    ONE = "one"
-    REST = "all but one"
-    ALL = "all"
-
-    def count(self, groups: int, ranks: int) -> int:
-        """The number, for so many groups and ranks.
-
-        >>> [firsts.count(groups=3, ranks=2) for firsts in Firsts]
-        [0, 1, 5, 6]
-        """
-        every = groups * ranks
-        return {Firsts.NONE: 0, Firsts.ONE: 1, Firsts.REST: every - 1, Firsts.ALL: every}[self]
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """Requests measured together, and what the closed form needs to know of them.
-
-    `shared_tokens` is the length of the prefix that a request which is not a first finds stored; `prompt_tokens`
-    the length of each prompt, where it is not the shape's.
-    """
-
-    name: str
-    requests: int
-    shared_tokens: int
-    firsts: Firsts
-    prompt_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BreakOptions:
-    """Which token index of the prefix a break changes, and whether every request is broken the same way."""
-
-    at: int = 0
-    fixed: bool = False
-
-
-NO_OPTIONS = BreakOptions()
+from hitlab.experiment.shape import BreakOptions, Phase, SharedPrefix
+from hitlab.tokens import Prompt
 
 
 class Draw(Protocol):
