@@ -6,12 +6,12 @@ and question by two line feeds; here nothing stands between them. The order is s
 """
 
 from hitlab.errors import UsageError
-from hitlab.experiment.plan import unbroken
 from hitlab.experiment.prompts import ShuffledPrompts
-from hitlab.experiment.shape import Phase, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix, cold_and_warm
 
 SUMMARY = "SGLang's benchmark: so many questions for each of G system prompts, shuffled"
 BREAKABLE = True
+SEQUENTIAL = False
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
@@ -26,7 +26,7 @@ def fit(shape: SharedPrefix) -> SharedPrefix:
 
 def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     """Cold, then warm: order does not matter without eviction, and what is generated is never asked for again."""
-    return unbroken(shape)
+    return cold_and_warm(shape)
 
 
 def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> ShuffledPrompts:

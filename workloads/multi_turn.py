@@ -10,12 +10,13 @@ from math import gcd
 
 from hitlab.errors import ServerError, UsageError
 from hitlab.experiment.prompts import OwnDraw, TokenSource
-from hitlab.experiment.shape import ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.shape import ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Draw
 from hitlab.tokens import Prompt
 
 SUMMARY = "G conversations in turn; every turn sends all before it, generated tokens too"
 BREAKABLE = False
+SEQUENTIAL = True
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
@@ -45,6 +46,7 @@ def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     return [
         Phase(
             f"turn {turn + 1}",
+            Role.UNBROKEN,
             shape.groups,
             lengths[turn - back] + output_tokens - 1 if turn >= back else 0,
             ColdRequests.NONE,

@@ -7,12 +7,12 @@ Its options here: --num-prompts N, --prefix-repetition-num-prefixes is --groups,
 from dataclasses import replace
 
 from hitlab.errors import UsageError
-from hitlab.experiment.plan import unbroken
 from hitlab.experiment.prompts import ShuffledPrompts
-from hitlab.experiment.shape import Phase, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix, cold_and_warm
 
 SUMMARY = "vLLM's benchmark: N // G prompts for each of G prefixes, shuffled"
 BREAKABLE = True
+SEQUENTIAL = False
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
@@ -27,7 +27,7 @@ def fit(shape: SharedPrefix) -> SharedPrefix:
 
 def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     """Cold, then warm: order does not matter without eviction, and what is generated is never asked for again."""
-    return unbroken(shape)
+    return cold_and_warm(shape)
 
 
 def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> ShuffledPrompts:

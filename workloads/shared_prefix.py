@@ -3,12 +3,12 @@
 Source: lab page, section 3.
 """
 
-from hitlab.experiment.plan import unbroken
 from hitlab.experiment.prompts import GroupedPrompts
-from hitlab.experiment.shape import Phase, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix, cold_and_warm
 
 SUMMARY = "G prefixes used in turn, a fresh suffix in every request"
 BREAKABLE = True
+SEQUENTIAL = False
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
@@ -18,7 +18,7 @@ def fit(shape: SharedPrefix) -> SharedPrefix:
 
 def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     """Cold, then warm."""
-    return unbroken(shape)
+    return cold_and_warm(shape)
 
 
 def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> GroupedPrompts:

@@ -67,8 +67,11 @@ def check_cold_by(cold_by: str) -> None:
         raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
 
 
-def note_unused_break_options(break_mode: str, takes: tuple[str, ...], at: int, fixed: bool) -> None:
-    """Say that an option was given which this break mode does not read."""
+def note_unused_break_options(break_mode: str, at: int, fixed: bool) -> None:
+    """Say that an option was given which this break mode does not read. Raises UsageError for an unknown mode."""
+    from hitlab import families
+
+    takes = families.break_mode(break_mode).TAKES
     for option, given, name in (("--break-at", at != 0, "at"), ("--break-fixed", fixed, "fixed")):
         if given and name not in takes:
             print(f"note: {option} means nothing with --break-mode {break_mode}", file=sys.stderr)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
@@ -14,8 +15,11 @@ from hitlab import families
 from hitlab.errors import UsageError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from hitlab.client.http import EngineClient
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
+    from hitlab.results.run_result import ServerAsked
 
 EngineName = Annotated[str, typer.Option("--engine", "-e", help="vllm or sglang.")]
 BaseUrl = Annotated[
@@ -142,6 +146,37 @@ class Target:
             extra_args=self.engine_args,
         )
         return launch.running(families.cpu_recipe(self.engine), options, console(stderr=True))
+
+    @contextmanager
+    def connected(self, connections: int = 1) -> Iterator["tuple[asyncio.Runner, EngineClient]"]:
+        """A client for the server, and the event loop to run it in; both end with the block."""
+        import asyncio
+
+        with self.running() as base_url, asyncio.Runner() as loop:
+            client = self.client(base_url, connections)
+            try:
+                yield loop, client
+            finally:
+                loop.run(client.aclose())
+
+    def as_asked(self, log: Path | None = None) -> "ServerAsked":
+        """The server as a result keeps it; addresses without passwords, and never a key."""
+        from hitlab.client.http import root_url
+        from hitlab.results.run_result import ServerAsked
+
+        return ServerAsked(
+            start="emulate" if self.emulate else "cpu" if self.cpu else "",
+            block_tokens=self.asked.block_tokens,
+            capacity_blocks=self.asked.capacity_blocks,
+            ranks=self.asked.ranks,
+            metrics_urls=tuple(map(root_url, self.metrics_urls)),
+            log=None if log is None else str(log),
+            faults=self.faults,
+            engine_args=self.engine_args,
+            api_key_env=self.api_key_env,
+            admin_key_env=self.admin_key_env,
+            timeout_s=self.timeout_s,
+        )
 
     def client(self, base_url: str, connections: int = 1) -> "EngineClient":
         """A client for the running server."""

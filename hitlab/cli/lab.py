@@ -1,7 +1,6 @@
 """`hitlab lab`: experiments that ask one question each, listed, explained and run."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hitlab.experiment.lab import Lab
+    from hitlab.measurement.asked import Asked
     from hitlab.measurement.lab import LabRun
-    from hitlab.measurement.prepare import Asked
     from hitlab.results.lab_result import LabPoint, LabResult
 
 app = typer.Typer(
@@ -120,8 +119,8 @@ def run(
     from dataclasses import replace
 
     from hitlab.client.http import root_url
+    from hitlab.measurement.asked import Asked
     from hitlab.measurement.lab import LabRun
-    from hitlab.measurement.prepare import Asked
     from hitlab.results.reproduce import lab_command
 
     opt.check_cold_by(cold_by)
@@ -167,15 +166,9 @@ def run(
 
 
 def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: bool) -> None:
-    import asyncio
-
     from hitlab.cli._progress import progress
     from hitlab.errors import InterruptedRunError
     from hitlab.results import store
-
-    async def on(where: _target.Target, base_url: str, told: Callable[[int, int], None]) -> None:
-        async with where.client(base_url, connections=64) as client:
-            await lab_run.on(client, where.asked, told)
 
     store.make_ready(out)
     if any(where.emulate for where in targets):
@@ -186,8 +179,8 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
     stopped: InterruptedRunError | None = None
     try:
         for where in targets:
-            with where.running() as base_url, progress(f"lab {lab_run.name}") as told:
-                asyncio.run(on(where, base_url, told))
+            with where.connected(connections=64) as (loop, client), progress(f"lab {lab_run.name}") as told:
+                loop.run(lab_run.on(client, where.asked, told))
         lab_run.complete = True
     except KeyboardInterrupt:
         stopped = InterruptedRunError("interrupted", todo="the points that were measured are kept")

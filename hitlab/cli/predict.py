@@ -6,10 +6,9 @@ import typer
 
 from hitlab import families
 from hitlab.cli import _options as opt
-from hitlab.errors import UsageError
 from hitlab.experiment.closed_form import Prediction, check_shape, phase_tally, predict, shape_of, total
-from hitlab.experiment.plan import phases_of
-from hitlab.experiment.shape import BreakOptions, Phase, SharedPrefix
+from hitlab.experiment.plan import Experiment, plan
+from hitlab.experiment.shape import BreakOptions, Phase, SharedPrefix, scored
 from hitlab.tokens import Tally
 
 DEFAULT_BLOCK_TOKENS = 16  # vLLM's, said here so that the default case loads no engine
@@ -47,17 +46,17 @@ def command(
 
     Example: hitlab predict --prefix-len 1000 --suffix-len 200 --requests 64 --block-size 16
     """
-    shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
+    asked = shape_of(requests, prefix_len, suffix_len, groups, per_group)
     block_tokens = _block_tokens(block_size, engine)
-    check_shape(shape, block_tokens, dp)
-    shape, unbroken = _fitted(shape, workload, output_len, dp, break_mode)
+    check_shape(asked, block_tokens, dp)
+    opt.note_unused_break_options(break_mode, break_at, break_fixed)
+    options = BreakOptions(break_at, break_fixed)
+    planned = plan(Experiment(asked, break_mode, options, workload=workload, output_tokens=output_len), dp)
+    shape, phases = planned.experiment.shape, planned.phases
     prediction = predict(shape, block_tokens, dp)
-    how = families.break_mode(break_mode)
-    opt.note_unused_break_options(break_mode, how.TAKES, break_at, break_fixed)
-    phases = phases_of(how, shape, BreakOptions(break_at, break_fixed), unbroken)
     tallies = {phase.name: phase_tally(phase, shape, block_tokens, dp) for phase in phases}
-    scored = how.SCORED if unbroken is None or break_mode != "none" else tuple(phase.name for phase in unbroken)
-    tally = total(tallies[name] for name in scored if name in tallies)
+    scored_names = tuple(phase.name for phase in scored(phases))
+    tally = total(tallies[name] for name in scored_names)
     # The penalties are those of one prefix that all prompts of a group share.
     one_prefix = all(phase.prompt_tokens is None for phase in phases)
     if as_json:
@@ -95,7 +94,7 @@ def command(
         print(
             f"{shape.requests:,} requests of {prefix_len:,} shared + {suffix_len:,} own tokens, block {block_tokens:,}"
         )
-        for line in _sheet(shape, prediction, tally, dp, scored):
+        for line in _sheet(shape, prediction, tally, scored_names):
             print(line)
     else:
         print(f"{groups:,} conversations that open with {prefix_len:,} tokens, block {block_tokens:,}")
@@ -105,21 +104,6 @@ def command(
     print(f"{'phase':<9}{'requests':>9}{'prompt tokens':>15}{'hit tokens':>13}{'hit rate':>12}")
     for phase in phases:
         print(_row(phase, tallies[phase.name]))
-
-
-def _fitted(
-    shape: SharedPrefix, workload: str, output_tokens: int, ranks: int, break_mode: str
-) -> tuple[SharedPrefix, list[Phase] | None]:
-    """The shape as the workload sends it, and its unbroken phases; None are cold and warm, and load nothing."""
-    if output_tokens < 1:
-        raise UsageError(f"--output-len is {output_tokens}", todo="give 1 or more")
-    if workload == "shared-prefix":
-        return shape, None
-    file = families.workload(workload)
-    if break_mode != "none" and not file.BREAKABLE:
-        raise UsageError(f"{workload} has no breaks", todo="leave out --break-mode")
-    shape = file.fit(shape)
-    return shape, file.phases(shape, output_tokens, ranks)
 
 
 def _phase_rows(phases: list[Phase], tallies: dict[str, Tally]) -> list[dict[str, object]]:
@@ -140,14 +124,14 @@ def _block_tokens(block_size: int | None, engine: str | None) -> int:
     return default if block_size is None else block_size
 
 
-def _sheet(shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int, scored: tuple[str, ...]) -> list[str]:
+def _sheet(shape: SharedPrefix, prediction: Prediction, tally: Tally, scored_names: tuple[str, ...]) -> list[str]:
     unbroken = prediction.tally
     ceiling = Tally(shape.prompt_tokens, shape.prefix_tokens)
-    cold = min(shape.requests, shape.groups * ranks)
+    cold = prediction.cold_requests
     stranded, last = prediction.stranded_tokens, prediction.last_token_tokens
     lost = unbroken - tally
-    lines = ["", f"hit rate     {_percent(tally)}  {_of(tally)} ({' + '.join(scored)})"]
-    if "warm" not in scored:
+    lines = ["", f"hit rate     {_percent(tally)}  {_of(tally)} ({' + '.join(scored_names)})"]
+    if "warm" not in scored_names:
         lines += [
             f"unbroken     {_percent(unbroken)}  {_of(unbroken)} (cold + warm)",
             f"break        {_loss(100 * lost.hit_tokens / tally.queried_tokens)}  "

@@ -1,7 +1,6 @@
 """`hitlab record`: random sequences sent to a live engine, and everything it answered, in a file."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,7 +53,7 @@ def command(
     Example: hitlab record --engine vllm --emulate --capacity-blocks 64 -o tape.json.gz
     """
     from hitlab.errors import UsageError
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
     from hitlab.recordings.recorder import Wanted, check_name
 
     for option, value, least in (
@@ -87,46 +86,38 @@ def command(
 
 def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     """Walk, and save what was finished, however the walk ended."""
-    import asyncio
-
     from hitlab.cli._progress import progress
     from hitlab.errors import HitlabError, InterruptedRunError
-    from hitlab.recordings.recorder import Recorder, prepare
+    from hitlab.recordings.recorder import prepare_recorder
     from hitlab.results import store
 
-    recorders: list[Recorder] = []
-
-    async def walk(base_url: str, answered: Callable[[int, int], None]) -> None:
-        async with where.client(base_url) as client:
-            facts = await client.facts()
-            if facts.emulated:
-                opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
-            recorders.append(Recorder(client, facts, prepare(facts, where.asked, wanted), wanted))
-            await recorders[0].walk(answered)
-
     store.make_file_ready(out)
+    recorder: Recorder | None = None
     try:
-        with where.running() as base_url, progress("recording") as answered:
-            asyncio.run(walk(base_url, answered))
-    except HitlabError as error:
-        kept = _save(recorders, out)
+        with where.connected() as (loop, client), progress("recording") as answered:
+            recorder = loop.run(prepare_recorder(client, where.asked, wanted))
+            if recorder.emulated:
+                opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
+            loop.run(recorder.walk(answered))
+    except HitlabError:
+        kept = _save(recorder, out)
         if kept:
             print(kept, file=sys.stderr)
-        raise error
+        raise
     except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted", todo=_save(recorders, out) or "no sequence was finished") from None
-    _save(recorders, out)
-    return recorders[0]
+        raise InterruptedRunError("interrupted", todo=_save(recorder, out) or "no sequence was finished") from None
+    _save(recorder, out)
+    return recorder
 
 
-def _save(recorders: "list[Recorder]", out: Path) -> str:
+def _save(recorder: "Recorder | None", out: Path) -> str:
     """Write the finished sequences, if there are any, and say so."""
     from hitlab.recordings.recorder import save
 
-    if not (recorders and recorders[0].sequences):
+    if recorder is None or not recorder.sequences:
         return ""
-    save(recorders[0].recording(), out)
-    return f"finished sequences: {len(recorders[0].sequences):,}, in {out}"
+    save(recorder.recording(), out)
+    return f"finished sequences: {len(recorder.sequences):,}, in {out}"
 
 
 def _print_recording(kept: "Recording", dropped: list[str], out: Path, as_json: bool) -> None:

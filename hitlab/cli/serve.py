@@ -37,7 +37,7 @@ def command(
         raise UsageError("serve starts an emulated or a real engine", todo="choose --emulate or --cpu")
     from hitlab import families
     from hitlab.client.http import root_url
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
 
     default_port = int(root_url(families.engine(engine).DEFAULT_BASE_URL).rpartition(":")[2])
     where = _target.Target(

@@ -9,6 +9,7 @@ from random import SystemRandom
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import HttpRequest, ServerFacts
 from hitlab.client.http import EngineClient
+from hitlab.client.ledger import CounterLedger
 from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import HitlabError, KeyRefusedError, ServerError, UnreachableError
 from hitlab.experiment.vocabulary import safe_range
@@ -128,14 +129,14 @@ async def _probe(client: EngineClient, facts: ServerFacts, before: Counters | No
 
 
 async def _counted(client: EngineClient, before: Counters) -> Finding:
+    ledger = CounterLedger(client)
+    ledger.rebase(before)
+    ledger.sent(PROBE_TOKENS)
     try:
-        for _ in range(20):
-            moved = (await client.scrape()).since(before)[0].queried_tokens
-            if moved >= PROBE_TOKENS:
-                break
+        await ledger.read()
     except ServerError as error:
         return Finding("counters", False, error.what, error.todo)
-    if moved == PROBE_TOKENS:
+    if not ledger.off_tokens:
         return Finding("counters", True, "moved by exactly the tokens sent")
-    todo = "stop other traffic" if moved > PROBE_TOKENS else "is this the server's own /metrics, with caching on?"
-    return Finding("counters", False, f"moved by {moved:,} tokens for {PROBE_TOKENS} sent", todo)
+    todo = "stop other traffic" if ledger.off_tokens > 0 else "is this the server's own /metrics, with caching on?"
+    return Finding("counters", False, f"moved by {ledger.counted_tokens:,} tokens for {PROBE_TOKENS} sent", todo)

@@ -5,7 +5,7 @@ numbers and never taken from a file.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ def _own_ids(svg: str, prefix: str) -> str:
 
 
 def _headline(result: Result) -> str:
-    workload, broken = str(result.experiment.get("workload", "shared-prefix")), break_in_words(result)
+    workload, broken = result.experiment.workload, break_in_words(result)
     return f"{workload}, broken by {broken}" if broken else workload
 
 
@@ -149,21 +149,19 @@ def _questions(result: Result) -> Iterator[tuple[str, str]]:
     pool = f", {engine.capacity_blocks:,} of them" if engine.capacity_blocks else ""
     ranks = f", on each of {engine.data_parallel_ranks} ranks" if engine.data_parallel_ranks > 1 else ""
     yield "cache", f"blocks of {engine.block_tokens:,} tokens{pool}{ranks}"
-    shape = asked.get("shape")
-    if isinstance(shape, Mapping):
-        yield (
-            "prompts",
-            f"{shape.get('requests')} requests, {shape.get('prefix_tokens')} shared and {shape.get('suffix_tokens')} "
-            f"own tokens, {shape.get('groups')} prefix{'' if shape.get('groups') == 1 else 'es'}",
-        )
+    shape = asked.shape
+    yield (
+        "prompts",
+        f"{shape.requests} requests, {shape.prefix_tokens} shared and {shape.suffix_tokens} own tokens, "
+        f"{shape.groups} prefix{'' if shape.groups == 1 else 'es'}",
+    )
     for name, word in _WORDS.items():
-        if name in asked and asked[name] != _ORDINARY.get(name):
-            yield word, str(asked[name])
-    options = asked.get("options")
-    if asked.get("break_mode") == "token" and isinstance(options, Mapping):
-        yield "changed token", f"at {options.get('at')}, {'the same in' if options.get('fixed') else 'another in'} each"
-    if asked.get("break_mode") == "capacity":
-        yield "flood", f"{asked.get('flood_requests')} prompts of {asked.get('flood_tokens')} tokens"
+        if getattr(asked, name) != _ORDINARY.get(name):
+            yield word, str(getattr(asked, name))
+    if asked.break_mode == "token":
+        yield "changed token", f"at {asked.options.at}, {'the same in' if asked.options.fixed else 'another in'} each"
+    if asked.break_mode == "capacity":
+        yield "flood", f"{asked.flood_requests} prompts of {asked.flood_tokens} tokens"
 
 
 def _points(lab: LabResult) -> Iterator[dict[str, Any]]:

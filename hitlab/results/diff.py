@@ -80,7 +80,7 @@ def difference(a: Result, b: Result) -> Difference:
 def _settings(result: Result) -> Iterator[tuple[str, Any]]:
     engine = msgspec.structs.asdict(result.engine)
     yield from ((f"engine.{name}", value) for name, value in engine.items() if name not in _NOT_ASKED)
-    yield from _flat(result.experiment, "")
+    yield from _flat(msgspec.to_builtins(result.experiment), "")
 
 
 def _flat(document: Mapping[str, object], prefix: str) -> Iterator[tuple[str, Any]]:

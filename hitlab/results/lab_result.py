@@ -1,10 +1,8 @@
 """What a lab run found, as it is kept in results/: every point predicted and measured, and never a key."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
+from hitlab.experiment.plan import Experiment
 from hitlab.results.run_result import Check, EngineInfo, PhaseResult
 
 LAB_SCHEMA_VERSION = 1
@@ -41,7 +39,7 @@ class LogSaid(msgspec.Struct, frozen=True, kw_only=True):
 class LabTrial(msgspec.Struct, frozen=True, kw_only=True):
     """One run of a lab: what repeats it, its phases, and the checks that failed."""
 
-    experiment: Mapping[str, Any]
+    experiment: Experiment
     points: list[LabPoint]
     phases: list[PhaseResult]
     failed_checks: list[Check]

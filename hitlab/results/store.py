@@ -283,7 +283,7 @@ def _link_or_rename(temporary: Path, path: Path) -> None:
 
 
 def _stem(result: Result) -> str:
-    parts = [_moment(result.started_utc), result.engine.name, str(result.experiment["break_mode"])]
+    parts = [_moment(result.started_utc), result.engine.name, result.experiment.break_mode]
     return "-".join([*parts, *_marks(result.engine.source == "emulated", result.complete)])
 
 

@@ -290,7 +290,7 @@ def test_server_without_metrics_is_measured_by_its_log(
 def test_log_of_another_server_leaves_tokens_unaccounted(
     hitlab: Hitlab, no_metrics: tuple[EmulatedServer, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hitlab.measurement.run.SETTLE_S", 0.05)
+    monkeypatch.setattr("hitlab.client.counters.SETTLE_S", 0.05)
     server, _ = no_metrics
     other = tmp_path / "other.log"
     other.write_text(batch_line(1200, 0) + "\n")

@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitlab import families
 from hitlab.errors import UsageError
 from hitlab.experiment.closed_form import matchable_tokens, phase_tally, predict, total
 from hitlab.experiment.lab_page import page_values
-from hitlab.experiment.plan import phases_of
-from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.plan import Experiment, plan
+from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
 from hitlab.tokens import Tally
 
 WORKED = SharedPrefix(requests=64, prefix_tokens=1000, suffix_tokens=200)
@@ -38,10 +37,11 @@ def test_predictions_equal_the_handed_cases(shared: Path) -> None:
 
 
 def test_token_breaks_equal_the_handed_cases_from_an_empty_and_a_warm_cache(shared: Path) -> None:
-    how = families.break_mode("token")
     for case in json.loads((shared / "cases/break_at.json").read_text())["cases"]:
         shape = SharedPrefix(case["requests"], case["prefix_len"], case["suffix_len"])
-        phases = {phase.name: phase for phase in phases_of(how, shape, BreakOptions(at=case["break_at"]))}
+        phases = {
+            phase.name: phase for phase in plan(Experiment(shape, "token", BreakOptions(at=case["break_at"])), 1).phases
+        }
         for name, cache in (("break", "from_empty_cache"), ("repeat", "from_warm_cache")):
             tally = phase_tally(phases[name], shape, case["block_size"])
             assert (tally.hit_tokens, tally.hit_rate) == (case[cache]["hit_tokens"], case[cache]["hit_rate"]), case
@@ -68,7 +68,7 @@ def test_penalties_are_exactly_what_keeps_the_rate_below_its_ceiling(
 
 @given(SHAPES, BLOCKS, st.integers(1, 4))
 def test_cold_and_warm_phases_add_up_to_the_whole_workload(shape: SharedPrefix, block_tokens: int, ranks: int) -> None:
-    phases = phases_of(families.break_mode("none"), shape, BreakOptions())
+    phases = plan(Experiment(shape, "none"), 1).phases
     assert total(phase_tally(phase, shape, block_tokens, ranks) for phase in phases) == (
         predict(shape, block_tokens, ranks).tally
     )
@@ -112,7 +112,7 @@ def test_prefix_shorter_than_a_block_is_named_so() -> None:
     ],
 )
 def test_break_phases_score_what_real_vllm_scored(mode: str, options: BreakOptions, expected: dict[str, int]) -> None:
-    phases = phases_of(families.break_mode(mode), WORKED, options)
+    phases = plan(Experiment(WORKED, mode, options), 1).phases
     hits = {phase.name: phase_tally(phase, WORKED, block_tokens=16).hit_tokens for phase in phases}
     assert hits == {"cold": 0, "warm": 62_496, **expected}
 
@@ -153,9 +153,9 @@ def test_prompt_of_no_tokens_is_refused() -> None:
 @pytest.mark.parametrize("index", [-1, 1000])
 def test_break_outside_the_prefix_is_refused(index: int) -> None:
     with pytest.raises(UsageError, match="outside the prefix"):
-        phases_of(families.break_mode("token"), WORKED, BreakOptions(at=index))
+        plan(Experiment(WORKED, "token", BreakOptions(at=index)), 1)
 
 
 def test_a_phase_of_fewer_requests_than_are_cold_hits_nothing() -> None:
     shape = SharedPrefix(2, 1000, 200, groups=8)
-    assert phase_tally(Phase("warm", 1, 1000, ColdRequests.REST), shape, 16).hit_tokens == 0
+    assert phase_tally(Phase("warm", Role.UNBROKEN, 1, 1000, ColdRequests.REST), shape, 16).hit_tokens == 0

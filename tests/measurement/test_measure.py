@@ -161,7 +161,7 @@ def test_prefix_below_one_block_is_called_so(measure: Hitlab) -> None:
 def test_each_fault_makes_the_run_invalid_and_the_named_check_says_why(
     measure: Hitlab, monkeypatch: pytest.MonkeyPatch, fault: str, name: str, says: str
 ) -> None:
-    monkeypatch.setattr("hitlab.measurement.run.SETTLE_S", 0.2)
+    monkeypatch.setattr("hitlab.client.counters.SETTLE_S", 0.2)
     ran = measure("--engine", "vllm", "--emulate", "--fault", fault, "--json")
     found = document(ran)
     assert (ran.status, found["valid"], found["verdict"]) == (4, False, "cannot tell")

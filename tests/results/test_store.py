@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from hitlab.errors import InputError
+from hitlab.experiment.plan import Experiment
+from hitlab.experiment.shape import SharedPrefix
 from hitlab.results import store
 from hitlab.results.run_result import EngineInfo, Result
 
@@ -30,7 +32,7 @@ def result(source: str = "real", complete: bool = True) -> Result:
             data_parallel_ranks=1,
             source=source,
         ),
-        experiment={"break_mode": "capacity"},
+        experiment=Experiment(SharedPrefix(64, 1000, 200), "capacity"),
         phases=[],
         checks=[],
         complete=complete,

@@ -4,11 +4,10 @@ Source: lab page section 5 ("requests overlapped"). Measured: requests that SGLa
 each other; on vLLM at default settings nothing is lost (docs/decisions/0001-measurement-corrects-the-page.md).
 """
 
-from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Act, Send
 
 SUMMARY = "all requests at once from an empty cache, as many as --concurrency"
-SCORED: tuple[str, ...] = ("burst",)
 TAKES: tuple[str, ...] = ()
 
 
@@ -16,5 +15,5 @@ def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
     """Empty it again, and let the first requests overlap; predicted as if they had not."""
     return [
         Act.RESET,
-        Send(Phase("burst", shape.requests, shape.prefix_tokens, ColdRequests.ALL), first_alone=False),
+        Send(Phase("burst", Role.BROKEN, shape.requests, shape.prefix_tokens, ColdRequests.ALL), first_alone=False),
     ]

@@ -4,7 +4,6 @@ from hitlab.experiment.shape import BreakOptions, SharedPrefix
 from hitlab.experiment.steps import Act, Send
 
 SUMMARY = "no break: a cold first request, then the rest"
-SCORED: tuple[str, ...] = ("cold", "warm")
 TAKES: tuple[str, ...] = ()
 
 

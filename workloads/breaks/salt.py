@@ -5,12 +5,11 @@ Source: lab page section 4.2 (the salt enters the first block's key, and through
 
 from dataclasses import replace
 
-from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Act, Draw, Send
 from hitlab.tokens import Prompt
 
 SUMMARY = "another cache salt in every request (or, --break-fixed, one same salt in all)"
-SCORED: tuple[str, ...] = ("break",)
 TAKES: tuple[str, ...] = ("fixed",)
 
 
@@ -23,6 +22,6 @@ def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
     shared_tokens = shape.prefix_tokens if options.fixed else 0
     return [
         Act.RESET,
-        Send(Phase("break", shape.requests, shared_tokens, ColdRequests.ALL), add_salt),
-        Send(Phase("repeat", shape.requests, shared_tokens, ColdRequests.NONE), add_salt),
+        Send(Phase("break", Role.BROKEN, shape.requests, shared_tokens, ColdRequests.ALL), add_salt),
+        Send(Phase("repeat", Role.REPEAT, shape.requests, shared_tokens, ColdRequests.NONE), add_salt),
     ]
