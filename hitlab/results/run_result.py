@@ -1,7 +1,7 @@
 """What `measure` found, as it is kept in results/: everything that reproduces the run, and never a key.
 
 Files of older versions stay readable: a new field has a default, and a change that no default can bridge gets a new
-SCHEMA_VERSION. docs/result.schema.json is the schema, written by docs/schema.py.
+SCHEMA_VERSION. docs/schemas/result.schema.json is the schema, written by tools/schemas.py.
 """
 
 from collections.abc import Mapping

@@ -86,9 +86,9 @@ def test_external_rate_alone_is_not_the_caches() -> None:
 
 
 @pytest.fixture
-def excerpts(shared: Path) -> Path:
+def excerpts(data: Path) -> Path:
     """A real SGLang's log: warm-ups, one POST of 64 prompts at 21:14, 0.5.5, two ranks."""
-    return shared / "golden/sglang/log_excerpts.txt"
+    return data / "golden/sglang/log_excerpts.txt"
 
 
 def test_real_batch_of_64_prompts_adds_up_to_what_its_server_counted(excerpts: Path) -> None:

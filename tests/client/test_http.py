@@ -236,26 +236,26 @@ def test_server_of_another_kind_is_named_so(server: respx.Router) -> None:
         ask(lambda client: client.facts())
 
 
-def test_vllm_facts_are_the_effective_values_of_a_real_page(server: respx.Router, shared: Path) -> None:
+def test_vllm_facts_are_the_effective_values_of_a_real_page(server: respx.Router, data: Path) -> None:
     server.get("/version").respond(json={"version": "0.32.0"})
     server.get("/v1/models").respond(json={"data": [{"id": "tiny", "max_model_len": 16_384}]})
-    server.get("/metrics").respond(text=(shared / "golden/vllm/dp2.prom").read_text())
+    server.get("/metrics").respond(text=(data / "golden/vllm/dp2.prom").read_text())
     facts = ask(lambda client: client.facts())
     assert (facts.version, facts.model, facts.max_model_tokens) == ("0.32.0", "tiny", 16_384)
     assert (facts.block_tokens, facts.ranks, facts.caching) == (32, 2, True)
     assert facts.capacity_tokens == 2047 * 32  # one rank's pool, without its null block
 
 
-def test_vllm_says_when_caching_is_off(server: respx.Router, shared: Path) -> None:
-    server.get("/metrics").respond(text=(shared / "golden/vllm/pcoff.prom").read_text())
+def test_vllm_says_when_caching_is_off(server: respx.Router, data: Path) -> None:
+    server.get("/metrics").respond(text=(data / "golden/vllm/pcoff.prom").read_text())
     server.route().respond(404)
     assert ask(lambda client: client.facts()).caching is False
 
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
-def test_sglang_facts_come_from_the_old_path_too(server: respx.Router, shared: Path, path: str) -> None:
-    server.get(path).respond(json=json.loads((shared / "golden/sglang/server_info_trimmed.json").read_text()))
-    server.get("/metrics").respond(text=(shared / "golden/sglang/p1_a_after.prom").read_text())
+def test_sglang_facts_come_from_the_old_path_too(server: respx.Router, data: Path, path: str) -> None:
+    server.get(path).respond(json=json.loads((data / "golden/sglang/server_info_trimmed.json").read_text()))
+    server.get("/metrics").respond(text=(data / "golden/sglang/p1_a_after.prom").read_text())
     server.route().respond(404)
     facts = ask(lambda client: client.facts(), engine="sglang")
     assert (facts.version, facts.block_tokens, facts.capacity_tokens) == ("0.5.23", 1, 200_000)

@@ -25,8 +25,8 @@ SHAPES = st.builds(
 BLOCKS = st.sampled_from([1, 16, 32, 64, 128, 256, 784])
 
 
-def test_predictions_equal_the_handed_cases(shared: Path) -> None:
-    for case in json.loads((shared / "cases/predict.json").read_text()):
+def test_predictions_equal_the_handed_cases(data: Path) -> None:
+    for case in json.loads((data / "cases/predict.json").read_text()):
         shape = SharedPrefix(case["requests"], case["prefix_len"], case["suffix_len"], case["groups"])
         tally = predict(shape, case["block_size"]).tally
         assert (tally.hit_tokens, tally.queried_tokens, tally.hit_rate) == (
@@ -36,8 +36,8 @@ def test_predictions_equal_the_handed_cases(shared: Path) -> None:
         ), case
 
 
-def test_token_breaks_equal_the_handed_cases_from_an_empty_and_a_warm_cache(shared: Path) -> None:
-    for case in json.loads((shared / "cases/break_at.json").read_text())["cases"]:
+def test_token_breaks_equal_the_handed_cases_from_an_empty_and_a_warm_cache(data: Path) -> None:
+    for case in json.loads((data / "cases/break_at.json").read_text())["cases"]:
         shape = SharedPrefix(case["requests"], case["prefix_len"], case["suffix_len"])
         phases = {
             phase.name: phase for phase in plan(Experiment(shape, "token", BreakOptions(at=case["break_at"])), 1).phases

@@ -32,8 +32,8 @@ BUILD: dict[str, Callable[[Recording], CacheModel]] = {
 
 
 @pytest.fixture(scope="session")
-def recordings(shared: Path) -> dict[str, Recording]:
-    files = sorted((shared / "recordings").glob("*.json.gz"))
+def recordings(data: Path) -> dict[str, Recording]:
+    files = sorted((data / "recordings").glob("*.json.gz"))
     return {file.name.removesuffix(".json.gz"): read_recording(file.read_bytes()) for file in files}
 
 
@@ -819,8 +819,8 @@ def test_model_leaves_with_4_when_only_the_counters_disagree(
     assert "counters differ  1" in out
 
 
-def test_model_prints_one_json_document(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = shared / "recordings" / "vllm_b64.json.gz"
+def test_model_prints_one_json_document(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = data / "recordings" / "vllm_b64.json.gz"
     status, out, err = hitlab_model([str(file), "--json"], capsys)
     assert (status, err) == (0, "")
     assert json.loads(out) == {

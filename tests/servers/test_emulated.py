@@ -404,18 +404,18 @@ def shape(text: str) -> Shape:
     ],
 )
 def test_names_types_and_labels_are_those_of_a_real_page(
-    name: str, ranks: int, golden: str, shared: Path, prompts: Prompts
+    name: str, ranks: int, golden: str, data: Path, prompts: Prompts
 ) -> None:
     with running(name, ranks=ranks) as caller:
         for prompt in (prompts.draw(100), prompts.draw(200)):
             for _ in range(2 * ranks):
                 caller.cached(prompt)
         ours = shape(caller.http.get("/metrics").text)
-    real = shape((shared / "golden" / golden).read_text())
+    real = shape((data / "golden" / golden).read_text())
     assert {sample: real.get(sample) for sample in ours} == ours
 
 
-def test_every_series_that_hitlab_reads_or_must_not_confuse_is_on_the_page(shared: Path) -> None:
+def test_every_series_that_hitlab_reads_or_must_not_confuse_is_on_the_page(data: Path) -> None:
     wanted = {
         "vllm": ("prefix_cache_", "mm_cache_", ":num_preemptions", "cache_config_info", "prompt_tokens_total"),
         "sglang": ("prefill_effective", "prompt_tokens_total", "max_total", "page_size", "cache_hit_rate", "num_retr"),
@@ -426,7 +426,7 @@ def test_every_series_that_hitlab_reads_or_must_not_confuse_is_on_the_page(share
             ours = set(caller.samples())
         real = {
             sample
-            for sample in shape((shared / "golden" / golden[name]).read_text())
+            for sample in shape((data / "golden" / golden[name]).read_text())
             if any(part in sample for part in parts)
         }
         assert real - ours == set()

@@ -43,8 +43,8 @@ def write(path: Path, requests: list[dict[str, Any]]) -> Path:
 
 
 @pytest.mark.parametrize("case", range(4))
-def test_small_s3fifo_cases_are_exact_request_by_request(shared: Path, cli: Cli, tmp_path: Path, case: int) -> None:
-    given = json.loads((shared / "cases" / "s3fifo_small.json").read_text())[case]
+def test_small_s3fifo_cases_are_exact_request_by_request(data: Path, cli: Cli, tmp_path: Path, case: int) -> None:
+    given = json.loads((data / "cases" / "s3fifo_small.json").read_text())[case]
     trace = write(tmp_path / "trace.jsonl", given["requests"])
     out = cli(
         *(trace, "--capacity", given["capacity"], "--block-size", given["block_size"]),
@@ -67,8 +67,8 @@ def mooncake(shared: Path) -> Callable[[str, int], Trace]:
     return read
 
 
-def test_mooncake_traces_replay_to_the_published_values(shared: Path, mooncake: Callable[[str, int], Trace]) -> None:
-    for given in json.loads((shared / "cases" / "replay_golden.json").read_text()):
+def test_mooncake_traces_replay_to_the_published_values(data: Path, mooncake: Callable[[str, int], Trace]) -> None:
+    for given in json.loads((data / "cases" / "replay_golden.json").read_text()):
         policy = families.policy(given["policy"])
         options = {name: given[name] for name in replay.options_of(policy)}
         trace = mooncake(given["trace"], given["block_size"])

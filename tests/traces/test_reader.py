@@ -433,11 +433,11 @@ def test_a_session_that_is_none_is_named_or_left_out(tmp_path: Path, change: dic
     assert (trace.requests, trace.skipped_rows) == (4, 1)
 
 
-def test_the_agents_sessions_have_the_requests_and_blocks_they_have(shared: Path) -> None:
-    trace = read_trace(shared / "traces" / "agentic")
+def test_the_agents_sessions_have_the_requests_and_blocks_they_have(data: Path) -> None:
+    trace = read_trace(data / "traces" / "agentic")
     assert (trace.requests, trace.blocks.size, trace.block_tokens) == (46, 59_972, 64)
     assert (np.diff(trace.arrival_s) >= 0).all()
-    alone = [read_trace(file) for file in sorted((shared / "traces" / "agentic").glob("*.json"))]
+    alone = [read_trace(file) for file in sorted((data / "traces" / "agentic").iterdir())]
     assert trace.distinct_blocks == sum(each.distinct_blocks for each in alone)
     assert trace.requests == sum(each.requests for each in alone)
 
