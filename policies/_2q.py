@@ -7,7 +7,7 @@ otherwise from am. A hit in a1in changes nothing. The paper's shares are kept, a
 a1out half of it, rounded down.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "2Q"
 VARIANT = "full 2Q: a1in is first in, first out, hits in it change nothing; blocks from am are not remembered"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, OUT, IN, MAIN = range(4)
 

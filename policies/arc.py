@@ -5,7 +5,7 @@ blocks in all as the cache holds once more. A hit in B1 raises T1's target size,
 a real number, as in the paper, not rounded.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "ARC"
 VARIANT = "as published; the target size of T1 is a real number"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, B1, B2, T1, T2 = range(5)
 

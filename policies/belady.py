@@ -5,7 +5,7 @@ block it accesses has more BLOCK hits. It is a bound on block hits and not prove
 blocks of one prefix are worth nothing without those before them.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "BELADY"
 VARIANT = "clairvoyant: a bound on block hits, not proven optimal for prefix hits"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 SIZE, NOW = 0, 1
 

@@ -5,7 +5,7 @@ bits, to the first block whose bit is not set, and puts the new block in its pla
 set it).
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "CLOCK"
 VARIANT = "one reference bit, not set when a block enters"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, UNUSED, USED = range(3)
 SIZE, HAND = 0, 1

@@ -1,6 +1,6 @@
 """First in, first out: a miss in a full cache evicts the block that entered first, used since or not."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "FIFO"
 VARIANT = "a hit changes nothing"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 
 class Cache(NamedTuple):

@@ -4,7 +4,7 @@ A block's count starts at 1 when it enters and is forgotten when it leaves (in-c
 least often, the one whose last use is longest ago is evicted.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "LFU"
 VARIANT = "counts uses while in the cache; the least recent of the least used is evicted"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 SIZE, LOWEST = 0, 1
 

@@ -9,7 +9,7 @@ at least one block. S remembers evicted blocks for as long as they are above its
 tests/test_libcachesim.py has its rules).
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "LIRS"
 VARIANT = "as published; the stack remembers evicted blocks without a limit"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, GHOST, LIR, STACKED, QUEUED = range(5)  # STACKED: HIR, resident, in S and Q; QUEUED: in Q only
 LIRS, HIRS = 0, 1

@@ -1,18 +1,19 @@
 """Least recently used: a miss in a full cache evicts the block whose last use is longest ago."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.hit_curve import lru_curve as curve
+from hitlab.simulation.hit_curve import lru_curve
 from hitlab.simulation.structures import rule
 from hitlab.traces.trace import Trace
 
-__all__ = ["curve"]
-
 NAME = "LRU"
 VARIANT = "a request's blocks are used in order, so its last block is the most recent"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = lru_curve
 
 ABSENT = np.uint32(2**32 - 1)
 NOW, OLDEST, SIZE = 0, 1, 2

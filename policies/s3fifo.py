@@ -8,7 +8,7 @@ what was evicted and is not resident. Published variants differ, and so do their
 """
 
 from bisect import bisect_left
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "S3FIFO"
 VARIANT = "to main at freq >= 1, ghost hits enter main at 0, both queues evict to a ghost as long as main"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, GHOST, SMALL, MAIN = range(4)
 

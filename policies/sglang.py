@@ -6,7 +6,7 @@ above B = 1 it asks for one block more than it takes. One output token, of which
 prefill. A request that cannot fit is not served: it hits nothing and evicts nothing, but has refreshed its match.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "SGLANG"
 VARIANT = "SGLang's own rules, one request at a time: a radix tree whose least recent leaf goes whole"
+UNIT: Final = "request"
+BOUNDED = True
+CURVE = None
 
 NOBODY = np.uint32(2**32 - 1)
 

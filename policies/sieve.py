@@ -5,7 +5,7 @@ from where it stopped last towards the newest block, clearing marks, and evicts 
 others keep their places. From the newest the hand goes on to the oldest.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "SIEVE"
 VARIANT = "as published; one visited bit, not set when a block enters"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, UNVISITED, VISITED = range(3)
 SIZE, HAND = 0, 1

@@ -1,19 +1,19 @@
 """A cache that never evicts: what any policy can reach at most, and the ceiling of a sweep. Its capacity is ignored."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.hit_curve import unbounded_curve as curve
+from hitlab.simulation.hit_curve import unbounded_curve
 from hitlab.simulation.structures import rule
 from hitlab.traces.trace import Trace
 
-__all__ = ["curve"]
-
 NAME = "UNBOUNDED"
 VARIANT = "an upper bound: nothing is ever evicted, whatever the capacity"
-IGNORES_CAPACITY = True
+UNIT: Final = "block"
+BOUNDED = False
+CURVE = unbounded_curve
 
 
 class Cache(NamedTuple):

@@ -6,7 +6,7 @@ a partial last block never counts, whether or not the trace lists one. One outpu
 request longer than the cache is not served: it hits nothing and leaves the cache as it is.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "VLLM"
 VARIANT = "vLLM's own rules, one request at a time: only full blocks, freed tail first, a key may have several blocks"
+UNIT: Final = "request"
+BOUNDED = True
+CURVE = None
 
 NOBODY = np.uint32(2**32 - 1)
 

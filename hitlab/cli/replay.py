@@ -56,7 +56,7 @@ def command(
 
     Example: hitlab replay conversation_trace.jsonl --policy s3fifo --capacity 4096
     """
-    from hitlab.simulation import kernels, replay, request_file
+    from hitlab.simulation import kernel_store, kernels, replay, request_file
     from hitlab.simulation.sweep import Choice
 
     choice = Choice.of(policy)
@@ -74,7 +74,7 @@ def command(
         kept = "once" if kernels.folder(chosen) else "for this run only: there is no folder to keep it in"
         print(f"compiling the {choice.policy} kernel, {kept} ...", file=sys.stderr, flush=True)
 
-    with kernels.announced(announce):
+    with kernel_store.announced(announce):
         result = replay.replay(
             requests,
             chosen,

@@ -1,4 +1,4 @@
-"""The hit tokens of a cache at EVERY capacity, from one pass over the trace.
+"""Hit-ratio curves: the hit tokens of a cache at EVERY capacity, from one pass over the trace.
 
 LRU keeps the C most recent blocks, so a block is resident at a request's arrival if at most C - 1 distinct blocks
 were used after it: its stack distance (Mattson et al., "Evaluation techniques for storage hierarchies", 1970) is at
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hitlab.simulation import kernel_store, structures
+from hitlab.simulation.policy import CurveBuilder
 from hitlab.simulation.structures import rule
 from hitlab.traces.trace import Trace
 
@@ -23,7 +25,7 @@ Kernel = Callable[..., None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """What is hit, piece by piece, each with the smallest capacity at which it is.
+    """A hit-ratio curve: what is hit, piece by piece, each with the smallest capacity at which it is.
 
     A piece is consecutive blocks of one request; pieces are sorted by capacity.
     """
@@ -32,6 +34,7 @@ class Curve:
     hit_tokens: NDArray[np.int64]  # [pieces]
     request: NDArray[np.uint32]  # [pieces]
     distinct_blocks: int
+    final_blocks: Callable[[int], int]  # blocks resident after the whole trace in a cache of so many
 
     def at(
         self, capacities: Sequence[int] | NDArray[np.int64], weights: NDArray[np.float64] | None = None, first: int = 0
@@ -58,8 +61,23 @@ class Curve:
         return int(self.needed_blocks[int(np.searchsorted(sums, share * sums[-1]))])
 
 
-def lru_curve(trace: Trace, *, engine_cap: bool = False, kernel: Kernel | None = None) -> Curve:
-    """LRU's curve; `kernel` is the compiled one if it is at hand (hitlab.kernels keeps it on disk)."""
+class Curves:
+    """The hit-ratio curves of one trace, each built once, when it is first asked for."""
+
+    def __init__(self, trace: Trace, *, engine_cap: bool = False) -> None:
+        self._trace = trace
+        self._engine_cap = engine_cap
+        self._built: dict[CurveBuilder, Curve] = {}
+
+    def of(self, builder: CurveBuilder) -> Curve:
+        """The curve that this builder makes of the trace."""
+        if builder not in self._built:
+            self._built[builder] = builder(self._trace, engine_cap=self._engine_cap)
+        return self._built[builder]
+
+
+def lru_curve(trace: Trace, *, engine_cap: bool = False) -> Curve:
+    """LRU's hit-ratio curve."""
     references, words = trace.blocks.size, trace.blocks.size // 64 + 1
     stack = Stack(
         np.zeros(trace.distinct_blocks, np.uint32),
@@ -70,16 +88,19 @@ def lru_curve(trace: Trace, *, engine_cap: bool = False, kernel: Kernel | None =
     needed, request, hit_tokens = (np.empty(references, np.uint32) for _ in range(3))
     pieces = Pieces(needed, request, hit_tokens, np.zeros(1, np.int64))
     most_tokens = trace.countable_tokens(engine_cap)
-    (kernel or compiled())(stack, pieces, trace.blocks.view(np.uint32), trace.starts, most_tokens, trace.block_tokens)
+    compiled()(stack, pieces, trace.blocks.view(np.uint32), trace.starts, most_tokens, trace.block_tokens)
     needed = needed[: pieces.made[0]]
     order = np.argsort(needed, kind="stable")
-    return Curve(needed[order], hit_tokens[order].astype(np.int64), request[order], trace.distinct_blocks)
+    distinct = trace.distinct_blocks
+    tokens = hit_tokens[order].astype(np.int64)
+    return Curve(needed[order], tokens, request[order], distinct, lambda capacity: min(capacity, distinct))
 
 
-def unbounded_curve(trace: Trace, *, engine_cap: bool = False, kernel: Kernel | None = None) -> Curve:
-    """What a cache that never evicts hits, as a curve that is flat: any capacity will do."""
-    curve = lru_curve(trace, engine_cap=engine_cap, kernel=kernel)
-    return Curve(np.ones_like(curve.needed_blocks), curve.hit_tokens, curve.request, curve.distinct_blocks)
+def unbounded_curve(trace: Trace, *, engine_cap: bool = False) -> Curve:
+    """The hit-ratio curve of a cache that never evicts: the same hits at every capacity."""
+    lru = lru_curve(trace, engine_cap=engine_cap)
+    distinct = trace.distinct_blocks
+    return Curve(np.ones_like(lru.needed_blocks), lru.hit_tokens, lru.request, distinct, lambda capacity: distinct)
 
 
 class Stack(NamedTuple):
@@ -95,7 +116,7 @@ class Stack(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """The curve's pieces in the order of the trace, and how many there are."""
+    """The hit-ratio curve's pieces in the order of the trace, and how many there are."""
 
     needed_blocks: NDArray[np.uint32]  # [references]
     request: NDArray[np.uint32]  # [references]
@@ -105,11 +126,12 @@ class Pieces(NamedTuple):
 
 @cache
 def compiled() -> Kernel:
-    """The pass over the trace as machine code; compiled when it is first called."""
+    """The pass over the trace as machine code; loaded from disk, or compiled, when it is first called."""
     import numba
 
     njit: Any = numba.njit  # its stubs do not know every option
-    return cast(Kernel, njit(nogil=True, _nrt=False)(_all_requests))
+    kept_in = kernel_store.folder_of("curve", __file__, str(structures.__file__))
+    return cast(Kernel, kernel_store.kept(njit(nogil=True, _nrt=False)(_all_requests), kept_in))
 
 
 def _all_requests(

@@ -97,7 +97,7 @@ def replay(
     A hit of k blocks counts min(k*B, L) tokens; with `engine_cap` at most floor((L-1)/B)*B, what an engine
     that matches whole blocks and computes the last token can reuse.
 
-    `kernel` is the policy's compiled kernel if one is at hand (hitlab.kernels keeps them on disk); otherwise
+    `kernel` is the policy's compiled kernel if one is at hand (simulation/kernels.py keeps them on disk); otherwise
     it is compiled, once a process. Raises UsageError as `check` does, and HitlabError if invariants are
     checked and broken.
     """
@@ -126,15 +126,12 @@ def replay(
 def compiled(policy: Policy) -> Kernel:
     """The policy's rules as one machine-code loop over the trace; compiled when it is first called.
 
-    It releases the interpreter lock. Like the rules, it must not allocate (hitlab.queues.rule says why).
+    It releases the interpreter lock. Like the rules, it must not allocate (simulation/structures.py says why).
     """
     import numba
 
     njit: Any = numba.njit  # its stubs do not know every option
-    if hasattr(policy, "serve"):
-        loop = _request_loop(cast(RequestPolicy, policy))
-    else:
-        loop = _block_loop(cast(BlockPolicy, policy))
+    loop = _request_loop(policy) if policy.UNIT == "request" else _block_loop(policy)
     return cast(Kernel, njit(nogil=True, _nrt=False)(loop))
 
 

@@ -92,9 +92,9 @@ def point(choice: Choice, replay: Replay, first_steady: int) -> Point:
 
 
 def curve_points(
-    choice: Choice, curve: Curve, trace: Trace, capacities: Iterable[int], first_steady: int, bounded: bool
+    choice: Choice, curve: Curve, trace: Trace, capacities: Iterable[int], first_steady: int
 ) -> list[Point]:
-    """The points of a policy that has all of them from one pass."""
+    """The points that a policy's hit-ratio curve has at these capacities."""
     wanted = np.array(list(capacities), np.int64)
     prompts = trace.prompt_tokens
     weights = 1 / np.maximum(prompts, 1)
@@ -106,8 +106,7 @@ def curve_points(
         columns += [hit_tokens, [queried_tokens] * wanted.size]
         columns += [[Tally(queried_tokens, hit).hit_rate for hit in hit_tokens]]
         columns += [[share / asked if asked else None for share in shares]]
-    distinct = trace.distinct_blocks
-    final = [min(capacity, distinct) if bounded else distinct for capacity in wanted.tolist()]
+    final = [curve.final_blocks(capacity) for capacity in wanted.tolist()]
     return [Point(choice.label, *row) for row in zip(wanted.tolist(), final, *columns, strict=True)]
 
 

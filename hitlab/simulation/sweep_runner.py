@@ -11,14 +11,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hitlab import __version__, families
 from hitlab.errors import InputError, UsageError
-from hitlab.simulation import kernels, replay, sweep
-from hitlab.simulation.hit_curve import Curve
+from hitlab.simulation import hit_curve, kernels, replay, sweep
+from hitlab.simulation.hit_curve import Curves
 from hitlab.simulation.replay import Replay
 from hitlab.simulation.sweep import Choice, Point
 from hitlab.traces import mapped
@@ -75,12 +74,12 @@ def check(choices: Sequence[Choice], capacities: Sequence[int]) -> None:
             replay.check(policy, capacity, choice.options)
 
 
-def run(wanted: Sweep, curve: Callable[[], Curve], workers: Workers, partial: Path, on_progress: OnProgress) -> None:
+def run(wanted: Sweep, curves: Curves, workers: Workers, partial: Path, on_progress: OnProgress) -> None:
     """Make all points that are missing. What stops it, Ctrl-C too, leaves the finished ones there and on disk."""
     wanted.points |= _kept(partial)
     try:
         with _keeping(partial) as keep:
-            for done in _from_curves(wanted, curve):
+            for done in _from_curves(wanted, curves):
                 keep(done)
                 wanted.points[done.policy, done.capacity_blocks] = done
             for done in _replayed(wanted, wanted.missing(), workers):
@@ -100,26 +99,18 @@ def partial_file(folder: Path, wanted: Sweep) -> Path:
     for name in sorted({choice.policy for choice in wanted.choices}):
         for source in kernels.sources(families.policy(name)):
             hashed.update(Path(source).read_bytes())
+    hashed.update(Path(hit_curve.__file__).read_bytes())
     return folder / f"sweep-{hashed.hexdigest()}.partial.jsonl"
 
 
-def _from_curves(wanted: Sweep, curve: Callable[[], Curve]) -> Iterator[Point]:
-    """Points of policies that need no replay."""
+def _from_curves(wanted: Sweep, curves: Curves) -> Iterator[Point]:
+    """Points of policies with a hit-ratio curve of their own, which need no replay."""
+    missing = wanted.missing()
     for choice in wanted.choices:
-        policy: Any = families.policy(choice.policy)
-        needed = [capacity for label, capacity in _labels(wanted.missing()) if label == choice.label]
-        if hasattr(policy, "curve") and needed:
-            bounded = not getattr(policy, "IGNORES_CAPACITY", False)
-            own = (
-                curve()
-                if bounded
-                else policy.curve(wanted.trace, engine_cap=wanted.engine_cap, kernel=kernels.curve_kernel())
-            )
-            yield from sweep.curve_points(choice, own, wanted.trace, needed, wanted.first_steady, bounded)
-
-
-def _labels(jobs: list[Job]) -> list[tuple[str, int]]:
-    return [(choice.label, capacity) for choice, capacity in jobs]
+        builder = families.policy(choice.policy).CURVE
+        capacities = [capacity for other, capacity in missing if other.label == choice.label]
+        if builder is not None and not choice.options and capacities:
+            yield from sweep.curve_points(choice, curves.of(builder), wanted.trace, capacities, wanted.first_steady)
 
 
 def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Iterator[Point]:

@@ -1,6 +1,7 @@
 """A contract every file of policies/ keeps, and what each kernel's own check can see."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -64,7 +65,7 @@ def caches(draw: st.DrawFn, policy: Policy) -> tuple[int, dict[str, Any]]:
 
 def room(policy: Policy, capacity: int) -> int:
     """Blocks that may be resident."""
-    return replay.MAX_CAPACITY_BLOCKS if getattr(policy, "IGNORES_CAPACITY", False) else capacity
+    return capacity if policy.BOUNDED else replay.MAX_CAPACITY_BLOCKS
 
 
 def run(policy: Policy, trace: Trace, capacity: int, **options: Any) -> replay.Replay:
@@ -78,12 +79,12 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 @pytest.fixture(scope="module")
 def reference(policy: Policy) -> Any:
-    return REFERENCES[policy.__file__.rpartition("/")[2].removesuffix(".py").lstrip("_")]
+    return REFERENCES[Path(policy.__file__ or "").stem.lstrip("_")]
 
 
 def test_each_policy_says_what_it_is(policy: Policy) -> None:
     assert policy.__doc__ and policy.VARIANT
-    assert policy.NAME.lower().replace("-", "") in policy.__file__.replace("_", "")
+    assert policy.NAME.lower() == Path(policy.__file__ or "").stem.lstrip("_")
     assert all(default is not None for default in replay.options_of(policy).values())
 
 
@@ -140,7 +141,7 @@ def test_a_cache_of_any_size_starts_empty_and_is_never_filled_beyond_its_capacit
 
 def test_what_always_fits_is_always_hit_again(policy: Policy) -> None:
     twice = Trace.of([(39, list(range(10)))] * 2, BLOCK_TOKENS)
-    whole = 36 if hasattr(policy, "serve") else 39  # engines match whole blocks only
+    whole = 36 if policy.UNIT == "request" else 39  # engines match whole blocks only
     assert run(policy, twice, 1000).hit_tokens.tolist() == [0, whole]
     capped = replay.replay(twice, policy, 1000, engine_cap=True)
     assert capped.hit_tokens.tolist() == [0, 36]
