@@ -15,7 +15,8 @@ from hitlab.errors import InputError, InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from hitlab.simulation.hit_curve import Curves
-    from hitlab.simulation.sweep import Choice, Point
+    from hitlab.simulation.policy import Choice
+    from hitlab.simulation.sweep import Point
     from hitlab.simulation.sweep_runner import Sweep
     from hitlab.traces.trace import Trace
 
@@ -149,7 +150,7 @@ def _check(weight: str, warmup: float, jobs: int | None) -> None:
 
 def _choices(text: str, drawn: bool) -> "list[Choice]":
     from hitlab.report.sweep_plot import check_lines
-    from hitlab.simulation.sweep import Choice
+    from hitlab.simulation.policy import Choice
 
     named = families.names("policies") if text.strip().lower() == "all" else text.split(",")
     choices: list[Choice] = []
@@ -204,12 +205,12 @@ def _title(wanted: "Sweep", path: Path) -> str:
 def _document(
     wanted: "Sweep", points: "Sequence[Point]", path: Path, warmup: float, block_bytes: int | None, complete: bool
 ) -> dict[str, Any]:
-    from hitlab.simulation import replay
+    from hitlab.simulation.policy import options_of
 
     policies = {}
     for choice in wanted.choices:
-        policy = families.policy(choice.policy)
-        options = replay.options_of(policy) | dict(choice.options)
+        policy = choice.load()
+        options = options_of(policy) | dict(choice.options)
         policies[choice.label] = {"policy": policy.NAME, "variant": policy.VARIANT, **options}
     return {
         "schema_version": 1,
@@ -287,7 +288,7 @@ def _comparisons(points: "Sequence[Point]", choices: "Sequence[Choice]", rate: s
     """Each policy beside LRU, or the first one where LRU is not among them; no upper bounds."""
     from hitlab.simulation import sweep
 
-    labels = [each.label for each in choices if families.policy(each.policy).BOUNDED]
+    labels = [each.label for each in choices if each.load().BOUNDED]
     baseline = "lru" if "lru" in labels else next(iter(labels), "")
     lines = (sweep.comparison(points, label, baseline, rate) for label in labels if label != baseline)
     yield from filter(None, lines)

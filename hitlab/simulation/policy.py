@@ -1,18 +1,25 @@
-"""What a file of policies/ offers, as types that mypy holds every such file against.
+"""What a file of policies/ offers, as types that mypy holds every such file against; finding and checking one.
 
 The docstring of policies/ says what each name is for and how to write a policy.
 """
 
-from collections.abc import Callable
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hitlab import families
+from hitlab.errors import UsageError
 from hitlab.traces.trace import Trace
 
 if TYPE_CHECKING:  # it imports the compiler, which listing and checking policies does not need
     from hitlab.simulation.hit_curve import Curve
+
+MAX_CAPACITY_BLOCKS = 2**53  # beyond it a ratio of the capacity is no longer exact
 
 Option = int | float
 Cache = Any  # a policy's own named tuple of arrays
@@ -79,3 +86,60 @@ class RequestPolicy(_AnyPolicy, Protocol):
 
 
 Policy = BlockPolicy | RequestPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A policy with options, as the command line names it: `s3fifo`, `s3fifo:max_freq=1:small_ratio=0.2`."""
+
+    label: str
+    policy: str
+    options: Mapping[str, Option]
+
+    @classmethod
+    def of(cls, text: str) -> "Choice":
+        """Parse one; raises UsageError.
+
+        >>> Choice.of("s3fifo:max_freq=1:small_ratio=0.2").options
+        {'max_freq': 1, 'small_ratio': 0.2}
+        """
+        policy, *given = text.split(":")
+        options: dict[str, Option] = {}
+        for each in given:
+            name, _, value = each.partition("=")
+            try:
+                options[name.replace("-", "_")] = float(value) if re.search(r"[.en]", value) else int(value)
+            except ValueError:
+                raise UsageError(f"{each!r} is no option of a policy", todo=f"write {policy}:NAME=NUMBER") from None
+        return cls(text.lower(), policy.lower(), options)
+
+    def load(self) -> Policy:
+        """The policy itself. Raises UsageError for an unknown name."""
+        return families.policy(self.policy)
+
+    def check(self, capacity_blocks: int) -> dict[str, Option]:
+        """All the policy's options, these over the defaults; raises UsageError as the function `check` does."""
+        return check(self.load(), capacity_blocks, self.options)
+
+
+def options_of(policy: Policy) -> dict[str, Option]:
+    """The options a policy takes, with their defaults."""
+    parameters = inspect.signature(policy.new).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def check(policy: Policy, capacity_blocks: int, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
+    """All the policy's options, the given ones over the defaults, before any trace is read.
+
+    Raises UsageError for a capacity or an option the policy cannot work with.
+    """
+    if not 1 <= capacity_blocks <= MAX_CAPACITY_BLOCKS:
+        raise UsageError(f"a capacity of {capacity_blocks} blocks", todo=f"choose 1 to {MAX_CAPACITY_BLOCKS}")
+    known = options_of(policy)
+    for name in options or {}:
+        if name not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes none"
+            raise UsageError(f"{policy.NAME} has no option {name}", todo=f"it {takes}")
+    effective = known | dict(options or {})
+    policy.new(Trace.of([], 1), capacity_blocks, **effective)
+    return effective

@@ -4,7 +4,6 @@ Only an unbroken run of resident blocks from a request's first one is a hit; the
 request arrives, and then every block of it, hit or miss, is accessed in order.
 """
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,12 +12,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.errors import HitlabError, UsageError
-from hitlab.simulation.policy import BlockPolicy, Cache, Kernel, Option, Policy, RequestPolicy
+from hitlab.errors import HitlabError
+from hitlab.simulation.policy import BlockPolicy, Cache, Kernel, Option, Policy, RequestPolicy, check
 from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
-
-MAX_CAPACITY_BLOCKS = 2**53  # beyond it a ratio of the capacity is no longer exact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,29 +54,6 @@ def first_warm(requests: int, warmup: float) -> int:
     (6015, 29)
     """
     return int(round(requests * warmup, 9))
-
-
-def options_of(policy: Policy) -> dict[str, Option]:
-    """The options a policy takes, with their defaults."""
-    parameters = inspect.signature(policy.new).parameters.values()
-    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
-
-
-def check(policy: Policy, capacity_blocks: int, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
-    """All the policy's options, the given ones over the defaults, before any trace is read.
-
-    Raises UsageError for a capacity or an option the policy cannot work with.
-    """
-    if not 1 <= capacity_blocks <= MAX_CAPACITY_BLOCKS:
-        raise UsageError(f"a capacity of {capacity_blocks} blocks", todo=f"choose 1 to {MAX_CAPACITY_BLOCKS}")
-    known = options_of(policy)
-    for name in options or {}:
-        if name not in known:
-            takes = f"takes {', '.join(known)}" if known else "takes none"
-            raise UsageError(f"{policy.NAME} has no option {name}", todo=f"it {takes}")
-    effective = known | dict(options or {})
-    policy.new(Trace.of([], 1), capacity_blocks, **effective)
-    return effective
 
 
 def replay(

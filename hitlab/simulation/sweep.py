@@ -1,8 +1,7 @@
 """A sweep: policies times capacities, each point a replay. What there is to run; hitlab.grid runs it."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -11,38 +10,12 @@ import numpy as np
 from hitlab.errors import UsageError
 from hitlab.simulation import kv_size
 from hitlab.simulation.hit_curve import Curve
-from hitlab.simulation.policy import Option
-from hitlab.simulation.replay import MAX_CAPACITY_BLOCKS, Replay
+from hitlab.simulation.policy import MAX_CAPACITY_BLOCKS, Choice
+from hitlab.simulation.replay import Replay
 from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
 
 POINTS = 30  # of a range whose number is not said
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A policy with options, as the command line names it: `s3fifo`, `s3fifo:max_freq=1:small_ratio=0.2`."""
-
-    label: str
-    policy: str
-    options: Mapping[str, Option]
-
-    @classmethod
-    def of(cls, text: str) -> "Choice":
-        """Parse one; raises UsageError.
-
-        >>> Choice.of("s3fifo:max_freq=1:small_ratio=0.2").options
-        {'max_freq': 1, 'small_ratio': 0.2}
-        """
-        policy, *given = text.split(":")
-        options: dict[str, Option] = {}
-        for each in given:
-            name, _, value = each.partition("=")
-            try:
-                options[name.replace("-", "_")] = float(value) if re.search(r"[.en]", value) else int(value)
-            except ValueError:
-                raise UsageError(f"{each!r} is no option of a policy", todo=f"write {policy}:NAME=NUMBER") from None
-        return cls(text.lower(), policy.lower(), options)
 
 
 class Point(msgspec.Struct, frozen=True):

@@ -18,8 +18,9 @@ from hitlab import __version__, families
 from hitlab.errors import InputError, UsageError
 from hitlab.simulation import hit_curve, kernels, replay, sweep
 from hitlab.simulation.hit_curve import Curves
+from hitlab.simulation.policy import Choice
 from hitlab.simulation.replay import Replay
-from hitlab.simulation.sweep import Choice, Point
+from hitlab.simulation.sweep import Point
 from hitlab.traces import mapped
 from hitlab.traces.trace import Trace
 
@@ -69,9 +70,8 @@ class Sweep:
 def check(choices: Sequence[Choice], capacities: Sequence[int]) -> None:
     """Raise UsageError for what no replay could be made of."""
     for choice in choices:
-        policy = families.policy(choice.policy)
         for capacity in (capacities[0], capacities[-1]):
-            replay.check(policy, capacity, choice.options)
+            choice.check(capacity)
 
 
 def run(wanted: Sweep, curves: Curves, workers: Workers, partial: Path, on_progress: OnProgress) -> None:
@@ -107,7 +107,7 @@ def _from_curves(wanted: Sweep, curves: Curves) -> Iterator[Point]:
     """Points of policies with a hit-ratio curve of their own, which need no replay."""
     missing = wanted.missing()
     for choice in wanted.choices:
-        builder = families.policy(choice.policy).CURVE
+        builder = choice.load().CURVE
         capacities = [capacity for other, capacity in missing if other.label == choice.label]
         if builder is not None and not choice.options and capacities:
             yield from sweep.curve_points(choice, curves.of(builder), wanted.trace, capacities, wanted.first_steady)
@@ -162,7 +162,7 @@ def _point(trace: Trace, choice: Choice, capacity: int, engine_cap: bool, first_
 
 
 def _replay(trace: Trace, choice: Choice, capacity: int, engine_cap: bool) -> Replay:
-    policy = families.policy(choice.policy)
+    policy = choice.load()
     kernel = kernels.kernel(policy)
     return replay.replay(trace, policy, capacity, choice.options, kernel=kernel, engine_cap=engine_cap)
 

@@ -15,8 +15,8 @@ from simulation import never
 from hitlab import families
 from hitlab.simulation import hit_curve, replay, sweep, sweep_runner
 from hitlab.simulation.hit_curve import Curves, lru_curve
-from hitlab.simulation.policy import Policy
-from hitlab.simulation.sweep import Choice, Point
+from hitlab.simulation.policy import Choice, Policy
+from hitlab.simulation.sweep import Point
 from hitlab.traces.trace import Trace
 
 WITH_A_CURVE = [name for name in families.names("policies") if families.policy(name).CURVE]

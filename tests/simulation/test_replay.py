@@ -11,6 +11,7 @@ from hitlab import families
 from hitlab.cli import _progress, build_app
 from hitlab.errors import HitlabError, InputError, TraceError, UsageError
 from hitlab.simulation import kernels, replay
+from hitlab.simulation.policy import options_of
 from hitlab.traces.reader import read_trace
 from hitlab.traces.trace import Trace
 
@@ -70,7 +71,7 @@ def mooncake(shared: Path) -> Callable[[str, int], Trace]:
 def test_mooncake_traces_replay_to_the_published_values(shared: Path, mooncake: Callable[[str, int], Trace]) -> None:
     for given in json.loads((shared / "cases" / "replay_golden.json").read_text()):
         policy = families.policy(given["policy"])
-        options = {name: given[name] for name in replay.options_of(policy)}
+        options = {name: given[name] for name in options_of(policy)}
         trace = mooncake(given["trace"], given["block_size"])
         result = replay.replay(trace, policy, given["cache_capacity_blocks"], options, check_invariants=True)
         assert {

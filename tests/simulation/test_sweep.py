@@ -22,7 +22,8 @@ from hitlab.errors import InputError, UsageError
 from hitlab.report import sweep_plot
 from hitlab.simulation import kv_size, replay, sweep, sweep_runner
 from hitlab.simulation.hit_curve import Curves
-from hitlab.simulation.sweep import Choice, Point
+from hitlab.simulation.policy import Choice
+from hitlab.simulation.sweep import Point
 from hitlab.traces import mapped
 from hitlab.traces.reader import read_trace
 from hitlab.traces.trace import Trace
