@@ -31,7 +31,7 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """In the queue."""
+    """Whether the block is in the queue."""
     return bool(cache.here[block])
 
 
@@ -50,7 +50,7 @@ def size_blocks(cache: Cache) -> int:
     return int(length(cache.queue))
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """More blocks than fit, a block twice, a mark without its block."""
     blocks = members(cache.queue)
     found = []

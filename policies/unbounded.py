@@ -1,4 +1,4 @@
-"""A cache that never evicts: what any policy can reach at most, and the ceiling of a sweep. Its capacity is ignored."""
+"""A cache that never evicts, whatever its capacity: the most that any policy can hit."""
 
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ CURVE = unbounded_curve
 
 
 class Cache(NamedTuple):
-    """What was ever accessed."""
+    """Which blocks were ever accessed."""
 
     here: NDArray[np.bool_]  # [distinct blocks]
 
@@ -29,7 +29,7 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """Accessed before."""
+    """Whether the block was accessed before."""
     return bool(cache.here[block])
 
 
@@ -44,6 +44,6 @@ def size_blocks(cache: Cache) -> int:
     return int(np.count_nonzero(cache.here))
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """Nothing can be wrong with it."""
     return []

@@ -1,4 +1,4 @@
-"""`hitlab replay`: a trace against one cache."""
+"""`hitlab replay`: a trace through one policy at one capacity."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`hitlab trace`: what a trace is like, before anything is replayed."""
+"""`hitlab trace info`: a trace in numbers, before anything is replayed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -27,10 +27,10 @@ Kernel = Callable[..., None]
 class Curve:
     """A hit-ratio curve: what is hit, piece by piece, each with the smallest capacity at which it is.
 
-    A piece is consecutive blocks of one request; pieces are sorted by capacity.
+    A piece is some consecutive blocks of one request that are hit from the same capacity on.
     """
 
-    needed_blocks: NDArray[np.uint32]  # [pieces], the smallest capacity that hits it
+    needed_blocks: NDArray[np.uint32]  # [pieces], the smallest capacity at which it is hit; sorted
     hit_tokens: NDArray[np.int64]  # [pieces]
     request: NDArray[np.uint32]  # [pieces]
     distinct_blocks: int
@@ -39,7 +39,7 @@ class Curve:
     def at(
         self, capacities: Sequence[int] | NDArray[np.int64], weights: NDArray[np.float64] | None = None, first: int = 0
     ) -> NDArray[Any]:
-        """Hit tokens at each capacity, each times its request's weight; of requests from number `first` on.
+        """Hit tokens at each capacity, of requests from number `first` on, each times the weight of its request.
 
         >>> curve = unbounded_curve(Trace.of([(8, [1, 2]), (8, [1, 2])], 4))
         >>> curve.at([1, 100]).tolist()
@@ -54,7 +54,7 @@ class Curve:
         return found
 
     def capacity_for(self, share: float) -> int:
-        """The smallest capacity that has so much of what an unbounded cache hits, 0 to 1; 0 if that is nothing."""
+        """The smallest capacity at which this share, 0 to 1, of all possible hit tokens is hit; 0 if there are none."""
         sums = np.cumsum(self.hit_tokens)
         if not sums.size:
             return 0
@@ -104,15 +104,16 @@ def unbounded_curve(trace: Trace, *, engine_cap: bool = False) -> Curve:
 
 
 class Stack(NamedTuple):
-    """The LRU stack as a line of references, of which those that are a block's last use are alive.
+    """The LRU stack as the references of the trace so far; a reference is dead once its block was used again.
 
-    Dead ones are bits, counted per word in a Fenwick tree, so that the living behind any reference can be counted.
+    The references that are not dead are the stack, the most recent last. Dead references are bits of a bitmap; a
+    Fenwick tree holds how many there are in each word, so that those before any reference can be counted quickly.
     """
 
-    last_use: NDArray[np.uint32]  # [distinct blocks], one more than the reference; 0 before the first
-    dead: NDArray[np.uint64]  # [words], bits
-    sums: NDArray[np.uint32]  # [words + 1], the Fenwick tree
-    all_dead: NDArray[np.uint64]  # [1]
+    last_use: NDArray[np.uint32]  # [distinct blocks], 1 + the number of the reference; 0 if never used
+    dead: NDArray[np.uint64]  # [words], a bit for each reference
+    sums: NDArray[np.uint32]  # [words + 1], the Fenwick tree of dead references per word
+    all_dead: NDArray[np.uint64]  # [1], how many are dead
 
 
 class Pieces(NamedTuple):
@@ -121,7 +122,7 @@ class Pieces(NamedTuple):
     needed_blocks: NDArray[np.uint32]  # [references]
     request: NDArray[np.uint32]  # [references]
     hit_tokens: NDArray[np.uint32]  # [references]
-    made: NDArray[np.int64]  # [1]
+    made: NDArray[np.int64]  # [1], how many pieces there are
 
 
 @cache
@@ -152,7 +153,7 @@ def _all_requests(
 def _measure(
     stack: Stack, pieces: Pieces, blocks: Any, request: int, first: Any, end: Any, most: Any, block_tokens: int
 ) -> None:
-    """Append the pieces of a request that arrives, up to its first new block."""
+    """Append the pieces of an arriving request, up to the first block that was never used before."""
     oldest, counted, piece = end, np.int64(0), pieces.made[0] - 1
     for reference in range(first, end):
         use = np.uint64(stack.last_use[blocks[reference]])
@@ -172,7 +173,7 @@ def _measure(
 
 @rule
 def _use(stack: Stack, blocks: Any, first: Any, end: Any) -> None:
-    """Use each block of a request now; its last use before is dead then."""
+    """Use each block of a request now, which makes the reference of its last use dead."""
     word, newly_dead = np.uint64(0), np.uint64(0)
     for reference in range(first, end):
         block = blocks[reference]
@@ -190,7 +191,7 @@ def _use(stack: Stack, blocks: Any, first: Any, end: Any) -> None:
 
 @rule
 def _count_dead(stack: Stack, word: Any, count: Any) -> None:
-    """Add to the tree that so many more of a word are dead."""
+    """Record in the tree that so many more references of a word are dead."""
     if count > 0:
         stack.all_dead[0] += count
         place = word + np.uint64(1)
@@ -201,7 +202,7 @@ def _count_dead(stack: Stack, word: Any, count: Any) -> None:
 
 @rule
 def _dead_before(stack: Stack, reference: Any) -> Any:
-    """Dead references with a lower number."""
+    """The number of dead references before this one."""
     word = reference >> np.uint64(6)
     below = (np.uint64(1) << (reference & np.uint64(63))) - np.uint64(1)
     found = _bits(stack.dead[word] & below)
@@ -213,7 +214,7 @@ def _dead_before(stack: Stack, reference: Any) -> Any:
 
 @rule
 def _bits(word: Any) -> Any:
-    """How many bits of a word are set: summed in pairs, fours and bytes, then all bytes by a product."""
+    """How many bits of a word are set: sums of 2, 4 and 8 bits, then the sum of the 8 bytes by a multiplication."""
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)

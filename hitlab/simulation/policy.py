@@ -43,7 +43,7 @@ class _AnyPolicy(Protocol):
     def size_blocks(self, cache: Cache, /) -> int:
         """Blocks resident now."""
 
-    def faults(self, cache: Cache, /) -> list[str]:
+    def invariant_violations(self, cache: Cache, /) -> list[str]:
         """What is wrong with the arrays, in sentences; empty if all is well."""
 
     @property

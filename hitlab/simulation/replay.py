@@ -1,7 +1,7 @@
-"""Replay a trace against a cache of so many blocks: how many tokens of each request would have been hits.
+"""Replay a trace through a policy with a given capacity: how many tokens of each request are hits.
 
-Only an unbroken run of resident blocks from a request's first one is a hit; the run is counted when the
-request arrives, and then every block of it, hit or miss, is accessed in order.
+A hit is the unbroken run of resident blocks from a request's first block on. It is counted when the request arrives;
+then every block of the request, hit or miss, is accessed in order.
 """
 
 from collections.abc import Mapping
@@ -37,18 +37,18 @@ class Replay:
         return self.tally_from(0)
 
     def tally_from(self, first: int) -> Tally:
-        """Requests from number `first` on together: with the cache warmed by those before it."""
+        """Requests from number `first` on together; the cache was warmed by those before."""
         return Tally(int(self.prompt_tokens[first:].sum()), int(self.hit_tokens[first:].sum()))
 
     def request_hit_rate(self, first: int = 0) -> float | None:
-        """The mean of the requests' own hit rates, each counting the same; requests of no tokens have none."""
+        """The mean of the hit rates of single requests, from number `first` on; None if none of them has tokens."""
         prompt, hit = self.prompt_tokens[first:], self.hit_tokens[first:]
         asked = prompt > 0
         return float(np.mean(hit[asked] / prompt[asked])) if asked.any() else None
 
 
 def first_warm(requests: int, warmup: float) -> int:
-    """The first request after a share of them, 0 to 1, has warmed the cache; that share rounded down.
+    """The number of the first request after the warm-up, a share of all requests from 0 to 1, rounded down.
 
     >>> first_warm(12_031, 0.5), first_warm(100, 0.29)
     (6015, 29)
@@ -79,9 +79,9 @@ def replay(
     state = policy.new(trace, capacity_blocks, **effective)
     hit_blocks = np.zeros(trace.requests, np.int64)
     (kernel or compiled(policy))(state, trace.blocks.view(np.uint32), trace.starts, hit_blocks)
-    if check_invariants and (faults := policy.faults(state)):
+    if check_invariants and (violations := policy.invariant_violations(state)):
         raise HitlabError(
-            f"the {policy.NAME} kernel broke its own rules: {'; '.join(faults)}",
+            f"the {policy.NAME} kernel broke its own rules: {'; '.join(violations)}",
             todo="this is a bug in the policy's file: do not use its numbers",
         )
     return Replay(

@@ -41,5 +41,5 @@ def size_blocks(cache: Cache) -> int:
     return 0
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     return []

@@ -319,7 +319,7 @@ CORRUPTIONS: dict[str, Sequence[tuple[str, Corrupt]]] = {
     "belady": [
         ("12 blocks are resident, 11 are counted", lambda cache: cache.at.__setitem__(0, 11)),
         ("30 blocks are resident, the capacity is 12", lambda cache: cache.here.fill(True)),
-        ("the marks are not the next uses", lambda cache: cache.due.fill(0)),
+        ("the bits are not the next uses", lambda cache: cache.due.fill(0)),
     ],
     "unbounded": [],
     "vllm": [

@@ -207,7 +207,7 @@ def test_requests_are_replayed_in_file_order() -> None:
 
 def test_broken_invariants_are_an_error_only_where_they_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     lru = families.policy("lru")
-    monkeypatch.setattr(lru, "faults", lambda state: ["a block twice", "another nowhere"])
+    monkeypatch.setattr(lru, "invariant_violations", lambda state: ["a block twice", "another nowhere"])
     trace = Trace.of([(5, [1])], 5)
     assert replay.replay(trace, lru, 9).final_blocks == 1
     with pytest.raises(HitlabError, match="LRU kernel broke its own rules: a block twice; another nowhere"):
@@ -372,6 +372,19 @@ def test_a_changed_rule_is_compiled_anew(fresh_folders: None, monkeypatch: pytes
     assert after is not None
     assert before != after
     assert {before.parent, after.parent} == {tmp_path / "hitlab" / "kernels"}
+
+
+def test_kernels_are_kept_in_the_cache_directory_or_where_numba_keeps_its_own(
+    fresh_folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fifo = families.policy("fifo")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for chosen, parent in (("", tmp_path / "cache"), (str(tmp_path / "numba"), tmp_path / "numba")):
+        monkeypatch.setenv("NUMBA_CACHE_DIR", chosen)
+        kernels.folder.cache_clear()
+        folder = kernels.folder(fifo)
+        assert folder is not None and folder.is_dir()
+        assert folder.parent == parent / "hitlab" / "kernels"
 
 
 def test_where_no_folder_can_be_made_nothing_is_kept(
