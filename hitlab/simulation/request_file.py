@@ -1,4 +1,4 @@
-"""What replays counted, request by request, as a file: JSON Lines or Parquet, by its ending."""
+"""Writes the hit tokens of each request of a replay to a file: JSON Lines or Parquet, by the file's ending."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ Write = Callable[[Replay, dict[str, Any]], None]
 
 
 def check(path: Path) -> None:
-    """Raise UsageError for an ending that means no format, or one that needs what is not installed."""
+    """Raise UsageError if the path ends in neither .jsonl nor .parquet, or if Parquet's library is not installed."""
     if path.suffix not in _WRITERS:
         raise UsageError(f"{path} ends in neither", todo=f"name a file that ends in {' or '.join(_WRITERS)}")
     if path.suffix == ".parquet":
@@ -28,7 +28,7 @@ def check(path: Path) -> None:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Write]:
-    """Yield a function that appends a replay's requests, each with the same extra columns first.
+    """Yield a function of a replay and extra columns, which appends a row a request that begins with those columns.
 
     Raises InputError when the file cannot be written.
     """

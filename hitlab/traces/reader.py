@@ -1,7 +1,7 @@
-"""Read a trace: a file of one request a line, or agents' sessions, a file or a folder of them (hitlab.formats).
+"""Reads a trace: a file with one request a line, or agents' sessions, one file or a folder of them (formats.py).
 
-Files may be plain, gzipped or zstandard-compressed. They are read in pieces; what is kept of a request is 8 bytes a
-block reference.
+Files may be plain, gzipped or zstandard-compressed. They are read in pieces, and only 8 bytes a block reference are
+kept.
 """
 
 import os
@@ -35,10 +35,10 @@ def read_trace(
 ) -> Trace:
     """The requests of a file, in file order, or of a folder of sessions, by time.
 
-    The format is told from the first line, the block size from the format or the file, unless they are given.
+    The format is detected from the first line, the block size from the format or the file, unless they are given.
     Raises TraceError, with the line number, for a row that is no request or cannot have that many blocks;
     with `skip_malformed` such rows are counted instead. A damaged archive is always an error. `on_progress`
-    is told the bytes of the file read so far, and its size, now and then.
+    is called now and then with the bytes of the file read so far and its size, or with files read and all files.
     """
     chosen = formats.named(format_name) if format_name is not None else None
     if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
@@ -85,7 +85,7 @@ def _session_files(folder: Path) -> list[Path]:
 def _read_sessions(
     files: list[Path], block_tokens: int | None, skip_malformed: bool, on_progress: OnProgress | None
 ) -> Trace:
-    """All sessions as one trace, merged by time; all begin at 0."""
+    """All sessions as one trace, merged by time; every session starts at 0 s."""
     decode = msgspec.json.Decoder(formats.Session).decode
     rows: list[tuple[float, int, array[int]]] = []
     numbers: dict[tuple[int, int], int] = {}  # of a block: its session, its id there
@@ -144,7 +144,7 @@ _MARK = b"\xef\xbb\xbf"  # a byte-order mark
 
 
 def _beginning(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """The first line, or as much of it as one piece holds, and all pieces."""
+    """The first line, or its first PIECE_BYTES if it is longer; and an iterator of all pieces."""
     begun: list[bytes] = []
     for piece in pieces:
         begun.append(piece)
@@ -154,7 +154,7 @@ def _beginning(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 
 def _lines(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """Lines without their line feeds; a byte-order mark before the first is dropped."""
+    """Lines without their line feeds; a byte-order mark at the start of the file is dropped."""
     begun: list[bytes] = []  # of a line that goes on in the next piece
     begun_bytes, expected = 0, _MARK
     for piece in pieces:
@@ -198,14 +198,14 @@ def _unpacked(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
     return packed
 
 
-# A zstandard file may begin with a frame that carries somebody's notes.
+# A zstandard file may begin with a skippable frame, which carries no contents: magic numbers 50 to 5F 2A 4D 18.
 _NOTES = [bytes([first]) for first in range(0x50, 0x60)]
 
 
 def _frames(
     packed: Iterator[bytes], name: str, new_unpacker: Callable[[], Any], damage: type[Exception], padding: bytes = b""
 ) -> Iterator[bytes]:
-    """The contents of compressed frames that follow one another, and whatever padding there is after each."""
+    """The contents of compressed frames that follow one another, with or without padding after each."""
     unpacker = None
     for piece in packed:
         rest = piece
