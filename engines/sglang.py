@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 
 from hitlab.cache.model import CacheModel, Ranks
-from hitlab.cache.radix import RadixCache, from_recording
+from hitlab.cache.radix import RadixCache
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
 from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
-from hitlab.recordings.recording import Recording
 from hitlab.tokens import Prompt, Tally
 
 NAME = "sglang"
@@ -240,9 +239,16 @@ def recording_sizes(facts: ServerFacts) -> Mapping[str, Any]:
     }
 
 
-def recording_model(recording: Recording) -> CacheModel:
-    """The cache a recording was made with."""
-    return from_recording(recording)
+def recorded_facts(sizes: Mapping[str, Any]) -> ServerFacts:
+    """The server that a recording with these sizes was made on."""
+    page_tokens, capacity_tokens = sizes["page_size"], sizes["capacity_tokens"]
+    return ServerFacts(
+        block_tokens=page_tokens,
+        pool_blocks=capacity_tokens // page_tokens,
+        capacity_tokens=capacity_tokens,
+        chunked_prefill_tokens=sizes.get("chunked_prefill_size"),
+        overlap_schedule=sizes.get("overlap_schedule", True),
+    )
 
 
 def _gauge(page: Page | None, name: str) -> int | None:

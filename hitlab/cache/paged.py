@@ -26,14 +26,10 @@ V11 A reset forgets all keys, and is refused while a block is in use.
 
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from hitlab.cache.model import PoolFullError
 from hitlab.errors import InputError
 from hitlab.tokens import Prompt
-
-if TYPE_CHECKING:
-    from hitlab.recordings.recording import Recording
 
 
 class BlockPool:
@@ -248,8 +244,3 @@ class PagedLease:
             self._last_key = _chain(self._last_key, tuple(self._partial))
             pool.name(self._blocks[-1:], [self._last_key])
             self._partial = []
-
-
-def from_recording(recording: "Recording") -> PagedCache:
-    """The cache of the engine that was recorded. Raises InputError when the recording lacks its sizes."""
-    return PagedCache(recording.size("num_gpu_blocks"), recording.size("block_size"))

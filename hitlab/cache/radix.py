@@ -38,14 +38,10 @@ D3  The overlap scheduler is a step ahead of a stop token: ended by one before m
 from collections import OrderedDict
 from collections.abc import Hashable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from hitlab.cache.model import PoolFullError
 from hitlab.errors import InputError
 from hitlab.tokens import Prompt
-
-if TYPE_CHECKING:
-    from hitlab.recordings.recording import Recording
 
 #: Token ids; the tree takes any hashables, so traces that come as block ids need no tokens.
 Tokens = tuple[Hashable, ...]
@@ -373,13 +369,3 @@ class RadixLease:
     def _hold(self, tokens: int) -> None:
         self._cache.held_tokens += tokens - self._held
         self._held = tokens
-
-
-def from_recording(recording: "Recording") -> RadixCache:
-    """The cache of the engine that was recorded. Raises InputError when the recording lacks its sizes."""
-    return RadixCache(
-        recording.size("capacity_tokens"),
-        recording.size("page_size"),
-        recording.chunked_prefill_size,
-        recording.overlap_schedule,
-    )

@@ -5,7 +5,7 @@ An engine's file builds requests and reads replies; only client.py sends them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
@@ -14,9 +14,6 @@ from hitlab.client.counters import Counters
 from hitlab.client.metrics_page import Page
 from hitlab.errors import ServerError
 from hitlab.tokens import Prompt, Tally
-
-if TYPE_CHECKING:
-    from hitlab.recordings.recording import Recording
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0)]  # in a Struct of a reply
@@ -179,9 +176,9 @@ class EngineApi(Protocol):
         ...
 
     def recording_sizes(self, facts: ServerFacts) -> Mapping[str, Any]:
-        """What a recording says of this server, under the engine's own names: fields of Recording."""
+        """The sizes that a recording of this server keeps, under the engine's own names (Recording.sizes)."""
         ...
 
-    def recording_model(self, recording: "Recording") -> CacheModel:
-        """The model of the cache a recording was made with."""
+    def recorded_facts(self, sizes: Mapping[str, Any]) -> ServerFacts:
+        """The other way round: what such sizes say of the server. Raises KeyError, naming a size that is missing."""
         ...

@@ -21,14 +21,17 @@ from hitlab.cache.model import CacheModel, PoolFullError, serve
 from hitlab.cache.paged import BlockPool, PagedCache, PagedLease
 from hitlab.cache.radix import RadixCache, RadixLease, RadixTree
 from hitlab.errors import InputError
-from hitlab.recordings.recording import Difference, RecordedRequest, Recording, compare, read_recording
+from hitlab.recordings.recording import Difference, RecordedRequest, Recording, compare, read_recording, recorded_facts
 from hitlab.tokens import Prompt
 
 NAMES = ("sglang_p1", "sglang_p16_small", "sglang_p1_chunk128", "sglang_p1_stop", "vllm_b32_small", "vllm_b64")
-BUILD: dict[str, Callable[[Recording], CacheModel]] = {
-    "vllm": paged.from_recording,
-    "sglang": radix.from_recording,
-}
+
+
+def builder(tape: Recording) -> Callable[[], CacheModel]:
+    """Makes models of the cache that a recording was made with, as its engine's file makes them."""
+    engine = families.engine(tape.engine)
+    facts = recorded_facts(tape, engine)
+    return lambda: engine.cache_model(facts)
 
 
 @pytest.fixture(scope="session")
@@ -42,7 +45,7 @@ def recordings(shared: Path) -> dict[str, Recording]:
 
 def test_every_recorded_request_comes_out_equal(recordings: dict[str, Recording]) -> None:
     assert set(NAMES) <= set(recordings)
-    results = {name: compare(tape, BUILD[tape.engine]) for name, tape in recordings.items()}
+    results = {name: compare(tape, builder(tape)) for name, tape in recordings.items()}
     differing = {name: result for name, result in results.items() if not result.agrees or result.counters_differ}
     assert not differing
     assert sum(results[name].requests for name in NAMES) == 4400
@@ -51,7 +54,7 @@ def test_every_recorded_request_comes_out_equal(recordings: dict[str, Recording]
 def test_the_counters_of_every_sequence_come_out_equal(recordings: dict[str, Recording]) -> None:
     for tape in recordings.values():
         for sequence in tape.sequences:
-            model = BUILD[tape.engine](tape)
+            model = builder(tape)()
             queried = hits = 0
             for request in sequence.requests:
                 queried += len(request.prompt)
@@ -60,10 +63,16 @@ def test_the_counters_of_every_sequence_come_out_equal(recordings: dict[str, Rec
             assert sequence.evicted_delta in (None, model.evicted_tokens)
 
 
-def test_the_engines_build_their_model_from_a_recording(recordings: dict[str, Recording]) -> None:
+def test_sizes_of_a_recording_are_those_of_the_server_it_was_made_on(recordings: dict[str, Recording]) -> None:
     for tape in recordings.values():
         engine = families.engine(tape.engine)
-        assert compare(tape, engine.recording_model).agrees
+        sizes = engine.recording_sizes(recorded_facts(tape, engine))
+        assert sizes == {name: getattr(tape, name) for name in sizes}
+
+
+def test_a_recorded_vllm_pool_holds_its_blocks_without_the_null_block() -> None:
+    facts = recorded_facts(read_recording(tape_of()), families.engine("vllm"))
+    assert (facts.block_tokens, facts.pool_blocks, facts.capacity_tokens) == (4, 9, 32)
 
 
 def answer(model: CacheModel, request: RecordedRequest) -> int:
@@ -430,7 +439,7 @@ def test_a_recording_fails_without_the_rule(
 ) -> None:
     mutation(monkeypatch)
     tapes = [tape for tape in recordings.values() if tape.engine == engine]
-    assert any(not compare(tape, BUILD[engine]).agrees for tape in tapes)
+    assert any(not compare(tape, builder(tape)).agrees for tape in tapes)
 
 
 # --- What the recordings do not show ---------------------------------------------------------------
@@ -731,7 +740,8 @@ def test_plain_and_gzipped_recordings_read_alike() -> None:
 
 
 def test_the_first_difference_is_named() -> None:
-    result = compare(read_recording(tape_of(cached=0)), paged.from_recording)
+    tape = read_recording(tape_of(cached=0))
+    result = compare(tape, builder(tape))
     assert (result.requests, result.hits_differ, result.evicted_differ) == (2, 1, 0)
     assert result.first_difference == Difference(
         sequence=0,
@@ -747,7 +757,7 @@ def test_the_first_difference_is_named() -> None:
 
 def test_an_evicted_total_alone_can_differ(recordings: dict[str, Recording]) -> None:
     tape = recordings["sglang_p16_small"]
-    result = compare(tape, lambda tape: RadixCache(tape.size("capacity_tokens") + 16, tape.size("page_size")))
+    result = compare(tape, lambda: RadixCache(tape.sizes["capacity_tokens"] + 16, tape.sizes["page_size"]))
     assert result.first_difference is not None
     first = result.first_difference
     assert first.expected_hit_tokens == first.got_hit_tokens
@@ -756,8 +766,8 @@ def test_an_evicted_total_alone_can_differ(recordings: dict[str, Recording]) -> 
 
 
 def test_counters_that_do_not_add_up_are_counted_apart() -> None:
-    foreign = tape_of().replace(b'"queries_delta": 10', b'"queries_delta": 17')
-    result = compare(read_recording(foreign), paged.from_recording)
+    tape = read_recording(tape_of().replace(b'"queries_delta": 10', b'"queries_delta": 17'))
+    result = compare(tape, builder(tape))
     assert result.agrees
     assert result.counters_differ == 1
 
@@ -768,6 +778,7 @@ def test_counters_that_do_not_add_up_are_counted_apart() -> None:
         (b"", "not a recording"),
         (b"[1, 2]", "not a recording"),
         (b'{"engine": "vllm"}', "missing required field"),
+        (tape_of().replace(b'"block_size": 4', b'"block_size": 0'), r">= 1 - at `\$.block_size`"),
         (tape_of(cached="many"), r"\$.sequences\[0\].requests\[1\].cached"),
         (gzip.compress(tape_of())[:-9], "damaged gzip"),
         (b"\x1f\x8bnothing", "damaged gzip"),
@@ -778,16 +789,23 @@ def test_what_is_not_a_recording_is_said_to_be_none(data: bytes, says: str) -> N
         read_recording(data)
 
 
-def test_a_size_that_is_missing_is_named() -> None:
-    tape = read_recording(tape_of().replace(b"num_gpu_blocks", b"blocks"))
-    with pytest.raises(InputError, match="no num_gpu_blocks"):
-        compare(tape, paged.from_recording)
+@pytest.mark.parametrize(
+    ("engine", "sizes"),
+    [("vllm", ("block_size", "num_gpu_blocks")), ("sglang", ("page_size", "capacity_tokens"))],
+)
+def test_a_size_that_is_missing_is_named(engine: str, sizes: tuple[str, ...]) -> None:
+    for missing in sizes:
+        said: dict[str, Any] = {name: 16 for name in sizes if name != missing}
+        tape = Recording(engine=engine, version="1", sequences=(), **said)
+        with pytest.raises(InputError) as raised:
+            recorded_facts(tape, families.engine(engine))
+        assert str(raised.value) == f"this {engine} recording has no {missing}; record it again"
 
 
 def test_a_pool_too_small_for_what_was_served_is_an_error_that_names_the_request() -> None:
     tape = read_recording(tape_of().replace(b'"num_gpu_blocks": 9', b'"num_gpu_blocks": 2'))
     with pytest.raises(InputError, match="sequence 0, request 0"):
-        compare(tape, paged.from_recording)
+        compare(tape, builder(tape))
 
 
 # --- The command -----------------------------------------------------------------------------------
