@@ -136,7 +136,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
         model_path=info.model_path,
         max_model_tokens=info.context_length or info.max_req_input_len,
         block_tokens=block_tokens,
-        pool_blocks=capacity_tokens // block_tokens if capacity_tokens and block_tokens else None,
+        capacity_blocks=capacity_tokens // block_tokens if capacity_tokens and block_tokens else None,
         capacity_tokens=capacity_tokens,
         caching=None if off is None else not off,
         ranks=info.dp_size or 1,
@@ -244,7 +244,7 @@ def recorded_facts(sizes: Mapping[str, Any]) -> ServerFacts:
     page_tokens, capacity_tokens = sizes["page_size"], sizes["capacity_tokens"]
     return ServerFacts(
         block_tokens=page_tokens,
-        pool_blocks=capacity_tokens // page_tokens,
+        capacity_blocks=capacity_tokens // page_tokens,
         capacity_tokens=capacity_tokens,
         chunked_prefill_tokens=sizes.get("chunked_prefill_size"),
         overlap_schedule=sizes.get("overlap_schedule", True),

@@ -150,7 +150,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
         model_path=model.root,
         max_model_tokens=model.max_model_len,
         block_tokens=block_tokens,
-        pool_blocks=blocks,
+        capacity_blocks=blocks,
         capacity_tokens=_held_tokens(blocks, block_tokens) if blocks and block_tokens else None,
         caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
         ranks=ranks,
@@ -211,14 +211,14 @@ def cache_model(facts: ServerFacts) -> CacheModel:
 
 def recording_sizes(facts: ServerFacts) -> Mapping[str, Any]:
     """The null block counts among num_gpu_blocks."""
-    return {"block_size": facts.block_tokens, "num_gpu_blocks": facts.pool_blocks}
+    return {"block_size": facts.block_tokens, "num_gpu_blocks": facts.capacity_blocks}
 
 
 def recorded_facts(sizes: Mapping[str, Any]) -> ServerFacts:
     """The server that a recording with these sizes was made on."""
     block_tokens, blocks = sizes["block_size"], sizes["num_gpu_blocks"]
     return ServerFacts(
-        block_tokens=block_tokens, pool_blocks=blocks, capacity_tokens=_held_tokens(blocks, block_tokens)
+        block_tokens=block_tokens, capacity_blocks=blocks, capacity_tokens=_held_tokens(blocks, block_tokens)
     )
 
 

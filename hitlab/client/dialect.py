@@ -10,6 +10,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 import msgspec
 
 from hitlab.cache.model import CacheModel
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.counters import Counters
 from hitlab.client.metrics_page import Page
 from hitlab.errors import ServerError
@@ -75,19 +76,16 @@ class Completion:
     stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What the server says of itself; None is what it does not say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts(CacheSizes):
+    """What the server says of itself, the sizes of its cache among it; None is what it does not say."""
 
     version: str | None = None
     model: str | None = None
     model_path: str | None = None  # where the server loaded it from
     max_model_tokens: int | None = None
-    block_tokens: int | None = None
-    pool_blocks: int | None = None  # of one data-parallel rank, as the engine's own option counts them
-    capacity_tokens: int | None = None  # that they hold
-    caching: bool | None = None
     ranks: int = 1
+    caching: bool | None = None
     chunked_prefill_tokens: int | None = None
     overlap_schedule: bool = True
     emulated: bool = False

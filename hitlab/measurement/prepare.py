@@ -131,7 +131,7 @@ def _fact_checks(facts: ServerFacts, asked: Asked) -> list[Check]:
     """What the server says of itself against what was asked for."""
     return [
         _agreement("block size", asked.block_tokens, facts.block_tokens, required=True),
-        _agreement("pool size in blocks", asked.capacity_blocks, facts.pool_blocks),
+        _agreement("pool size in blocks", asked.capacity_blocks, facts.capacity_blocks),
         _agreement("data-parallel ranks", asked.ranks, facts.ranks),
         Check(
             name="prefix caching on",

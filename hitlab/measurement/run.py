@@ -128,7 +128,7 @@ class Run:
                 model=self._facts.model,
                 base_url=self._client.base_url,
                 block_tokens=self._block_tokens,
-                capacity_blocks=self._facts.pool_blocks,
+                capacity_blocks=self._facts.capacity_blocks,
                 data_parallel_ranks=self._facts.ranks,
                 source="emulated" if self._facts.emulated else "real",
             ),

@@ -72,7 +72,7 @@ def test_sizes_of_a_recording_are_those_of_the_server_it_was_made_on(recordings:
 
 def test_a_recorded_vllm_pool_holds_its_blocks_without_the_null_block() -> None:
     facts = recorded_facts(read_recording(tape_of()), families.engine("vllm"))
-    assert (facts.block_tokens, facts.pool_blocks, facts.capacity_tokens) == (4, 9, 32)
+    assert (facts.block_tokens, facts.capacity_blocks, facts.capacity_tokens) == (4, 9, 32)
 
 
 def answer(model: CacheModel, request: RecordedRequest) -> int:
