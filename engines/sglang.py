@@ -222,8 +222,8 @@ def cache_model(facts: ServerFacts) -> CacheModel:
         RadixCache(
             facts.capacity_tokens,
             facts.block_tokens,
-            chunk_tokens=facts.chunked_prefill_tokens,
-            overlap=facts.overlap_schedule,
+            facts.chunked_prefill_tokens,
+            facts.overlap_schedule,
         )
         for _ in range(facts.ranks)
     )
