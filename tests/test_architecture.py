@@ -31,7 +31,7 @@ ROOMS = {
     "measurement": ("client experiment cache results families", "asyncio pathlib time"),
     "recordings": ("measurement experiment client cache files results", "pathlib"),
     "report": ("results simulation families", "pathlib"),
-    "engines": ("client cache servers recordings", ""),
+    "engines": ("client cache servers", ""),
     "workloads": ("experiment", ""),
     "labs": ("experiment", ""),
     "policies": ("simulation traces", ""),

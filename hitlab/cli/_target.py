@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 import typer
 
 from hitlab import families
+from hitlab.cache.sizes import CacheSizes
 from hitlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -125,26 +126,16 @@ class Target:
         from hitlab.servers.emulated import server as emulate
         from hitlab.servers.emulated.config import Faults
 
-        config = emulate.settings(
-            self.engine,
-            block_tokens=self.asked.block_tokens,
-            capacity_blocks=self.asked.capacity_blocks,
-            ranks=self.asked.ranks,
+        return emulate.start(
+            self.engine, emulate.settings(self.engine, self._sizes()), Faults.parse(self.faults), port=self.port
         )
-        return emulate.start(self.engine, config, Faults.parse(self.faults), port=self.port)
 
     def _on_cpu(self) -> AbstractContextManager[Running]:
         from hitlab.cli._options import console
         from hitlab.servers.cpu import server as launch
         from hitlab.servers.cpu.recipe import ServerOptions
 
-        options = ServerOptions(
-            block_tokens=self.asked.block_tokens,
-            capacity_blocks=self.asked.capacity_blocks,
-            ranks=self.asked.ranks or 1,
-            port=self.port,
-            extra_args=self.engine_args,
-        )
+        options = ServerOptions(self._sizes(), self.port, self.engine_args)
         return launch.running(families.cpu_recipe(self.engine), options, console(stderr=True))
 
     @contextmanager
@@ -177,6 +168,10 @@ class Target:
             admin_key_env=self.admin_key_env,
             timeout_s=self.timeout_s,
         )
+
+    def _sizes(self) -> CacheSizes:
+        asked = self.asked
+        return CacheSizes(block_tokens=asked.block_tokens, capacity_blocks=asked.capacity_blocks, ranks=asked.ranks)
 
     def client(self, base_url: str, connections: int = 1) -> "EngineClient":
         """A client for the running server."""

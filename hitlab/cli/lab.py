@@ -131,7 +131,9 @@ def run(
         raise UsageError("--log is for a server that was started elsewhere", todo="leave it out, or name --base-url")
     if len(sizes) > 1 and not started_here:
         raise UsageError("a running server has one block size", todo="give --block-size one number")
-    asked = Asked(None, capacity_blocks, dp, False, opt.token_range(vocab_range), vocab_size)
+    asked = Asked(
+        capacity_blocks=capacity_blocks, ranks=dp, vocab_range=opt.token_range(vocab_range), vocab_tokens=vocab_size
+    )
     targets = [
         _target.Target(
             engine=engine,

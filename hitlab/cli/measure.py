@@ -102,7 +102,14 @@ def command(
         workload=workload,
         output_tokens=output_len,
     )
-    asked = Asked(block_size, capacity_blocks, dp, auto, opt.token_range(vocab_range), vocab_size)
+    asked = Asked(
+        block_tokens=block_size,
+        capacity_blocks=capacity_blocks,
+        ranks=dp,
+        auto_flood=auto,
+        vocab_range=opt.token_range(vocab_range),
+        vocab_tokens=vocab_size,
+    )
     if log and (emulate or cpu):
         raise UsageError("--log is for a server that runs without metrics", todo="leave it out, or name --base-url")
     if dry_run:

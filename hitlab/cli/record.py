@@ -71,7 +71,12 @@ def command(
         metrics_urls=tuple(metrics_url or ()),
         emulate=emulate,
         cpu=cpu,
-        asked=Asked(block_size, capacity_blocks, vocab_range=opt.token_range(vocab_range), vocab_tokens=vocab_size),
+        asked=Asked(
+            block_tokens=block_size,
+            capacity_blocks=capacity_blocks,
+            vocab_range=opt.token_range(vocab_range),
+            vocab_tokens=vocab_size,
+        ),
         api_key_env=api_key_env,
         admin_key_env=admin_key_env,
         timeout_s=timeout,

@@ -44,7 +44,7 @@ def command(
         engine=engine,
         emulate=emulate,
         cpu=cpu,
-        asked=Asked(block_size, capacity_blocks, dp),
+        asked=Asked(block_tokens=block_size, capacity_blocks=capacity_blocks, ranks=dp),
         faults=tuple(fault or ()),
         engine_args=tuple(engine_arg or ()),
         port=default_port if port is None else port,

@@ -66,7 +66,7 @@ def command(
         engine=engine,
         base_url=base_url,
         metrics_urls=tuple(metrics_url or ()),
-        asked=Asked(block_size),
+        asked=Asked(block_tokens=block_size),
         api_key_env=api_key_env,
         timeout_s=timeout,
     )

@@ -5,18 +5,16 @@ An engine's file builds requests and reads replies; only client.py sends them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
 from hitlab.cache.model import CacheModel
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.counters import Counters
 from hitlab.client.metrics_page import Page
 from hitlab.errors import ServerError
 from hitlab.tokens import Prompt, Tally
-
-if TYPE_CHECKING:
-    from hitlab.recordings.recording import Recording
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0)]  # in a Struct of a reply
@@ -78,19 +76,16 @@ class Completion:
     stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What the server says of itself; None is what it does not say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts(CacheSizes):
+    """What the server says of itself, the sizes of its cache among it; None is what it does not say."""
 
     version: str | None = None
     model: str | None = None
     model_path: str | None = None  # where the server loaded it from
     max_model_tokens: int | None = None
-    block_tokens: int | None = None
-    pool_blocks: int | None = None  # of one data-parallel rank, as the engine's own option counts them
-    capacity_tokens: int | None = None  # that they hold
-    caching: bool | None = None
     ranks: int = 1
+    caching: bool | None = None
     chunked_prefill_tokens: int | None = None
     overlap_schedule: bool = True
     emulated: bool = False
@@ -179,9 +174,9 @@ class EngineApi(Protocol):
         ...
 
     def recording_sizes(self, facts: ServerFacts) -> Mapping[str, Any]:
-        """What a recording says of this server, under the engine's own names: fields of Recording."""
+        """The sizes that a recording of this server keeps, under the engine's own names (Recording.sizes)."""
         ...
 
-    def recording_model(self, recording: "Recording") -> CacheModel:
-        """The model of the cache a recording was made with."""
+    def recorded_facts(self, sizes: Mapping[str, Any]) -> ServerFacts:
+        """The other way round: what such sizes say of the server. Raises KeyError, naming a size that is missing."""
         ...

@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass
 
+from hitlab.cache.sizes import CacheSizes
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the user believes of the server, or leaves to it: None leaves it.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(CacheSizes):
+    """What the user believes of the server, the sizes of its cache among it; None leaves it to the server.
 
     For a server that hitlab starts itself these are the sizes it is given.
     """
 
-    block_tokens: int | None = None
-    capacity_blocks: int | None = None  # of one data-parallel rank
-    ranks: int | None = None
     auto_flood: bool = False  # size the flood by the server's pool
     vocab_range: tuple[int, int] | None = None  # first and last token id to send
     vocab_tokens: int | None = None  # the size of the model's vocabulary

@@ -83,7 +83,7 @@ def fact_checks(facts: ServerFacts, asked: Asked) -> list[Check]:
     caching = {True: "the engine says it is", False: "the engine says it is off", None: "the engine does not say"}
     return [
         _agreement(CheckName.BLOCK_SIZE, asked.block_tokens, facts.block_tokens, required=True),
-        _agreement(CheckName.POOL_SIZE, asked.capacity_blocks, facts.pool_blocks),
+        _agreement(CheckName.POOL_SIZE, asked.capacity_blocks, facts.capacity_blocks),
         _agreement(CheckName.RANKS, asked.ranks, facts.ranks),
         Check(name=CheckName.CACHING_ON, ok=facts.caching is not False, detail=caching[facts.caching]),
     ]

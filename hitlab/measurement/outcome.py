@@ -150,7 +150,7 @@ def run_result(
             model=facts.model,
             base_url=base_url,
             block_tokens=facts.block_tokens,
-            capacity_blocks=facts.pool_blocks,
+            capacity_blocks=facts.capacity_blocks,
             data_parallel_ranks=facts.ranks,
             source="emulated" if facts.emulated else "real",
         ),

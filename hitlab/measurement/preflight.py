@@ -67,8 +67,9 @@ def _pool(facts: ServerFacts) -> Finding:
     if facts.capacity_tokens is None:
         return Finding("pool", None, "the server does not say", "give measure --flood-requests a number")
     detail = f"{facts.capacity_tokens:,} tokens a rank"
-    if facts.pool_blocks and facts.block_tokens and facts.pool_blocks * facts.block_tokens != facts.capacity_tokens:
-        detail += f", of {facts.pool_blocks:,} x {facts.block_tokens:,}: one block is the null block"
+    blocks, block_tokens = facts.capacity_blocks, facts.block_tokens
+    if blocks and block_tokens and blocks * block_tokens != facts.capacity_tokens:
+        detail += f", of {blocks:,} x {block_tokens:,}: one block is the null block"
     return Finding("pool", True, detail)
 
 

@@ -53,7 +53,7 @@ def prepare(facts: ServerFacts, asked: Asked, wanted: Wanted) -> Shape:
         )
     for option, believed, said in (
         ("--block-size", asked.block_tokens, facts.block_tokens),
-        ("--capacity-blocks", asked.capacity_blocks, facts.pool_blocks),
+        ("--capacity-blocks", asked.capacity_blocks, facts.capacity_blocks),
     ):
         if believed not in (None, said):
             raise UsageError(f"{option} is {believed:,} and the server says {said:,}", todo="leave it out")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers import Hitlab, Ran
 
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.http import Answer, EngineClient
 from hitlab.errors import InputError
 from hitlab.servers.emulated import server as emulate
@@ -182,7 +183,7 @@ def test_sglang_faults_are_noticed_too(measure: Hitlab, fault: str) -> None:
 
 
 def test_block_size_the_user_believes_is_not_believed(measure: Hitlab) -> None:
-    with emulate.start("vllm", emulate.settings("vllm", block_tokens=128)) as server:
+    with emulate.start("vllm", emulate.settings("vllm", CacheSizes(block_tokens=128))) as server:
         ran = measure("--engine", "vllm", "--base-url", server.base_url, "--block-size", 16, "--json")
     found = document(ran)
     assert ran.status == 4

@@ -23,6 +23,7 @@ import pytest
 from rich.console import Console
 
 from hitlab import families
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.http import EngineClient
 from hitlab.errors import LaunchError, UnreachableError, UsageError
 from hitlab.servers.cpu import environments, process_log
@@ -159,7 +160,7 @@ def test_options_reach_the_server(cache: Path, console: Console) -> None:
         f"import os, sys; print(sys.argv[1:], os.environ['BLOCK_TOKENS'], os.getcwd(), flush=True)\n{SERVES_FOREVER}"
     )
     port = launch._free_port(0)
-    options = ServerOptions(block_tokens=8, port=port, extra_args=("--seed", "3"))
+    options = ServerOptions(CacheSizes(block_tokens=8), port=port, extra_args=("--seed", "3"))
     with running(fake(script), options, console) as server:
         pass
     assert server.base_url == f"http://127.0.0.1:{port}"
@@ -594,13 +595,13 @@ def test_files_written_beside_the_packages_compile(recipe: CpuRecipe) -> None:
     ("options", "complaint"),
     [
         (
-            ServerOptions(block_tokens=16),
+            ServerOptions(CacheSizes(block_tokens=16)),
             "vLLM on the CPU has no blocks of 16 tokens; --block-size must be a multiple of 32",
         ),
-        (ServerOptions(block_tokens=48), "no blocks of 48 tokens"),
-        (ServerOptions(block_tokens=0), "no blocks of 0 tokens"),
-        (ServerOptions(capacity_blocks=1), "--capacity-blocks is 1; it must be at least 2"),
-        (ServerOptions(ranks=0), "--dp is 0"),
+        (ServerOptions(CacheSizes(block_tokens=48)), "no blocks of 48 tokens"),
+        (ServerOptions(CacheSizes(block_tokens=0)), "no blocks of 0 tokens"),
+        (ServerOptions(CacheSizes(capacity_blocks=1)), "--capacity-blocks is 1; it must be at least 2"),
+        (ServerOptions(CacheSizes(ranks=0)), "--dp is 0"),
         (ServerOptions(port=-1), "--port is -1"),
         (ServerOptions(extra_args=("--port=1",)), "--port among the engine's arguments; use hitlab's own option"),
     ],
@@ -613,7 +614,7 @@ def test_what_the_engine_would_refuse_is_refused_before_it_starts(options: Serve
 def test_defaults_are_the_recipes() -> None:
     spec = VLLM.spec(ServerOptions(), "model", cpus=(0,))
     assert (spec.block_tokens, spec.capacity_blocks) == (32, 8192)
-    assert VLLM.spec(ServerOptions(block_tokens=128), "model", cpus=(0,)).capacity_blocks == 2048
+    assert VLLM.spec(ServerOptions(CacheSizes(block_tokens=128)), "model", cpus=(0,)).capacity_blocks == 2048
 
 
 # The engines themselves
@@ -625,7 +626,7 @@ def test_real_engine_starts_counts_resets_and_leaves_nothing_behind(recipe: CpuR
     if not launch.is_installed(recipe):
         pytest.skip(f"{recipe.title} is not installed; `hitlab serve --engine {recipe.engine} --cpu` installs it")
     prompt = Prompt(tuple(range(1000, 2000)))
-    options = ServerOptions(block_tokens=32, capacity_blocks=1024)
+    options = ServerOptions(CacheSizes(block_tokens=32, capacity_blocks=1024))
 
     async def talk(base_url: str) -> None:
         async with EngineClient(families.engine(recipe.engine), base_url) as client:

@@ -1,6 +1,6 @@
 """Real engines on a CPU: makes an engine's environment once, starts its server, waits for it, stops all of it.
 
-    with running(recipe, ServerOptions(block_tokens=32), console) as server:
+    with running(recipe, ServerOptions(CacheSizes(block_tokens=32)), console) as server:
         measure(server.base_url)
 
 Everything lies under $XDG_CACHE_HOME/hitlab (~/.cache/hitlab): envs/, models/, logs/. pip takes its packages

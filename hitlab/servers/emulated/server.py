@@ -1,6 +1,6 @@
 """Servers of emulated engines: the dialects of engines/emulated/ and a scheduler, behind Starlette and uvicorn.
 
-with emulate.start("vllm", emulate.settings("vllm", block_tokens=32)) as server:
+with emulate.start("vllm", emulate.settings("vllm", CacheSizes(block_tokens=32))) as server:
     httpx.get(f"{server.base_url}/metrics")
 """
 
@@ -23,6 +23,7 @@ from starlette.responses import Response as HttpResponse
 from starlette.routing import Route
 
 from hitlab import families
+from hitlab.cache.sizes import UNKNOWN, CacheSizes
 from hitlab.errors import LaunchError, UsageError
 from hitlab.servers.emulated.config import EMULATED_HEADER, EmulatedConfig, EngineDiedError, Faults, PostFailedError
 from hitlab.servers.emulated.dialect import Call, EmulatedApi, Handler, Response, json_response
@@ -31,19 +32,17 @@ from hitlab.servers.emulated.scheduler import Generation, Scheduler
 _ENDED = "the emulated server ended, as its fault asked"
 
 
-def settings(
-    name: str, *, block_tokens: int | None = None, capacity_blocks: int | None = None, ranks: int | None = None
-) -> EmulatedConfig:
-    """The engine's default settings with some changed; of another block size, the default pool holds as many tokens.
+def settings(name: str, sizes: CacheSizes = UNKNOWN) -> EmulatedConfig:
+    """The engine's default settings with these sizes; of another block size, the default pool holds as many tokens.
 
-    >>> settings("vllm", block_tokens=64).capacity_blocks, settings("vllm", block_tokens=64, ranks=2).ranks
-    (4096, 2)
+    >>> settings("vllm", CacheSizes(block_tokens=64, ranks=2)).capacity_blocks
+    4096
 
     Raises UsageError for sizes that no server has.
     """
     default = _dialect(name).DEFAULTS
-    if block_tokens and capacity_blocks is None:
-        capacity_blocks = default.capacity_blocks * default.block_tokens // block_tokens
+    pool_tokens = default.capacity_blocks * default.block_tokens
+    block_tokens, capacity_blocks, ranks = sizes.filled(default.block_tokens, pool_tokens)
     return default.but(block_tokens=block_tokens, capacity_blocks=capacity_blocks, ranks=ranks)
 
 
