@@ -6,8 +6,8 @@ and question by two line feeds; here nothing stands between them. The order is s
 """
 
 from hitlab.errors import UsageError
-from hitlab.experiment.prompts import ShuffledPrompts
 from hitlab.experiment.shape import Phase, SharedPrefix, cold_and_warm
+from hitlab.experiment.steps import Workload
 
 SUMMARY = "SGLang's benchmark: so many questions for each of G system prompts, shuffled"
 BREAKABLE = True
@@ -29,6 +29,8 @@ def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     return cold_and_warm(shape)
 
 
-def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> ShuffledPrompts:
-    """The prompts."""
+def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> Workload:
+    """The prompts, in the order in which they are sent."""
+    from hitlab.experiment.prompts import ShuffledPrompts  # arithmetic needs no prompts, and starts sooner without
+
     return ShuffledPrompts(shape, seed, vocab_range)

@@ -41,7 +41,7 @@ def phase_tally(phase: Phase, shape: SharedPrefix, block_tokens: int, ranks: int
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class UnbrokenPrediction:
     """What a shared-prefix workload should score, and where the rest of the prefix goes.
 
     P/(P+S) minus the hit rate is cold_start_points + granularity_points + last_token_points, in percentage points.
@@ -58,10 +58,10 @@ class Prediction:
     below_one_block: bool
 
 
-def predict(shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Prediction:
+def predict_unbroken(shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> UnbrokenPrediction:
     """The unbroken workload, sent one request after another into an empty cache.
 
-    >>> worked_case = predict(SharedPrefix(64, 1000, 200), block_tokens=16)
+    >>> worked_case = predict_unbroken(SharedPrefix(64, 1000, 200), block_tokens=16)
     >>> worked_case.tally, worked_case.stranded_tokens
     (Tally(queried_tokens=76800, hit_tokens=62496), 8)
     >>> round(worked_case.cold_start_points, 3), round(worked_case.granularity_points, 3)
@@ -80,7 +80,7 @@ def predict(shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Predictio
     def points(tokens: int) -> float:
         return 100 * tokens / tally.queried_tokens
 
-    return Prediction(
+    return UnbrokenPrediction(
         tally=tally,
         cold_requests=cold,
         matchable_prefix_tokens=matchable,

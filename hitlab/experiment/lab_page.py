@@ -6,7 +6,7 @@ The page is the specification of `predict`; this table is how a reader sees that
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hitlab.experiment.closed_form import matchable_tokens, phase_tally, predict
+from hitlab.experiment.closed_form import matchable_tokens, phase_tally, predict_unbroken
 from hitlab.experiment.shape import ColdRequests, Phase, Role, SharedPrefix
 from hitlab.tokens import Tally
 
@@ -34,7 +34,7 @@ class PageValue:
 
 def page_values() -> Iterator[PageValue]:
     """The worked case of section 1, the runs of section 3, the table of section 5, exercises 1 to 3."""
-    vllm, sglang = predict(_WORKED, block_tokens=16), predict(_WORKED, block_tokens=1)
+    vllm, sglang = predict_unbroken(_WORKED, block_tokens=16), predict_unbroken(_WORKED, block_tokens=1)
     gap = vllm.cold_start_points + vllm.granularity_points
 
     yield PageValue("1", "full blocks in the prefix, B=16", 62, 0, vllm.matchable_prefix_tokens / 16)
@@ -68,10 +68,10 @@ def page_values() -> Iterator[PageValue]:
     yield PageValue("5", "evicted, first request, B=16", 0, 0, _percent(evicted), "%")
 
     for name, block_tokens in (("B=16", 16), ("B=1", 1)):
-        aligned = predict(_ALIGNED, block_tokens)
+        aligned = predict_unbroken(_ALIGNED, block_tokens)
         yield PageValue("6.1", f"matchable prefix tokens, {name}", 4096, 0, aligned.matchable_prefix_tokens)
         yield PageValue("6.1", f"hit rate, N=100 P=4096 S=32 {name}", 98.2, 1, _percent(aligned.tally), "%")
-    yield PageValue("6.2", "hit rate, P=12 S=500 B=16", 0, 0, _percent(predict(_SHORT, 16).tally), "%")
+    yield PageValue("6.2", "hit rate, P=12 S=500 B=16", 0, 0, _percent(predict_unbroken(_SHORT, 16).tally), "%")
     # Exercise 3: flat between block boundaries at B=16; at page 1 every index is a step of its own.
     lost_17, lost_31 = (matchable_tokens(index, 1200, 16) for index in (17, 31))
     yield PageValue("6.3", "hit tokens a request, break at 17, B=16", 16, 0, lost_17)

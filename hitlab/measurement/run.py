@@ -19,7 +19,8 @@ from hitlab.client.dialect import ResetOutcome
 from hitlab.client.http import Answer, EngineClient
 from hitlab.client.ledger import CounterLedger, CounterSource
 from hitlab.errors import CountersFellError, ServerError
-from hitlab.experiment.plan import Batch, Experiment, batches
+from hitlab.experiment.batches import Batch, batches
+from hitlab.experiment.plan import Experiment
 from hitlab.experiment.shape import Phase
 from hitlab.experiment.steps import Act
 from hitlab.measurement.asked import Asked

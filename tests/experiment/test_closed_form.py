@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hitlab.errors import UsageError
-from hitlab.experiment.closed_form import matchable_tokens, phase_tally, predict, total
+from hitlab.experiment.closed_form import matchable_tokens, phase_tally, predict_unbroken, total
 from hitlab.experiment.lab_page import page_values
 from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
@@ -28,7 +28,7 @@ BLOCKS = st.sampled_from([1, 16, 32, 64, 128, 256, 784])
 def test_predictions_equal_the_handed_cases(data: Path) -> None:
     for case in json.loads((data / "cases/predict.json").read_text()):
         shape = SharedPrefix(case["requests"], case["prefix_len"], case["suffix_len"], case["groups"])
-        tally = predict(shape, case["block_size"]).tally
+        tally = predict_unbroken(shape, case["block_size"]).tally
         assert (tally.hit_tokens, tally.queried_tokens, tally.hit_rate) == (
             case["hit_tokens"],
             case["prompt_tokens"],
@@ -48,7 +48,7 @@ def test_token_breaks_equal_the_handed_cases_from_an_empty_and_a_warm_cache(data
 
 
 def test_penalties_of_the_worked_case_are_the_lab_pages() -> None:
-    prediction = predict(WORKED, block_tokens=16)
+    prediction = predict_unbroken(WORKED, block_tokens=16)
     assert prediction.matchable_prefix_tokens == 992
     assert prediction.stranded_tokens == 8
     assert prediction.cold_start_points == pytest.approx(100 * 1000 / 76_800)
@@ -59,7 +59,7 @@ def test_penalties_of_the_worked_case_are_the_lab_pages() -> None:
 def test_penalties_are_exactly_what_keeps_the_rate_below_its_ceiling(
     shape: SharedPrefix, block_tokens: int, ranks: int
 ) -> None:
-    prediction = predict(shape, block_tokens, ranks)
+    prediction = predict_unbroken(shape, block_tokens, ranks)
     rate = prediction.tally.hit_rate
     assert rate is not None
     lost = prediction.cold_start_points + prediction.granularity_points + prediction.last_token_points
@@ -70,21 +70,21 @@ def test_penalties_are_exactly_what_keeps_the_rate_below_its_ceiling(
 def test_cold_and_warm_phases_add_up_to_the_whole_workload(shape: SharedPrefix, block_tokens: int, ranks: int) -> None:
     phases = plan(Experiment(shape, "none"), 1).phases
     assert total(phase_tally(phase, shape, block_tokens, ranks) for phase in phases) == (
-        predict(shape, block_tokens, ranks).tally
+        predict_unbroken(shape, block_tokens, ranks).tally
     )
 
 
 def test_each_data_parallel_rank_has_its_own_cold_request() -> None:
-    assert predict(WORKED, block_tokens=16, ranks=2).tally == Tally(76_800, 62 * 992)
+    assert predict_unbroken(WORKED, block_tokens=16, ranks=2).tally == Tally(76_800, 62 * 992)
 
 
 def test_every_group_has_a_cold_request_on_every_rank() -> None:
     shape = SharedPrefix(requests=640, prefix_tokens=1000, suffix_tokens=200, groups=10)
-    assert predict(shape, block_tokens=16, ranks=2).tally.hit_tokens == 620 * 992
+    assert predict_unbroken(shape, block_tokens=16, ranks=2).tally.hit_tokens == 620 * 992
 
 
 def test_more_cold_requests_than_requests_is_no_hits_not_fewer() -> None:
-    assert predict(SharedPrefix(3, 1000, 200, groups=10), block_tokens=16).tally.hit_tokens == 0
+    assert predict_unbroken(SharedPrefix(3, 1000, 200, groups=10), block_tokens=16).tally.hit_tokens == 0
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_last_token_of_a_repeated_prompt_is_never_a_hit(length: int, block_token
 
 
 def test_prefix_shorter_than_a_block_is_named_so() -> None:
-    short = predict(SharedPrefix(requests=10, prefix_tokens=240, suffix_tokens=60), block_tokens=784)
+    short = predict_unbroken(SharedPrefix(requests=10, prefix_tokens=240, suffix_tokens=60), block_tokens=784)
     assert (short.tally.hit_tokens, short.below_one_block) == (0, True)
 
 
@@ -142,12 +142,12 @@ def test_impossible_shape_is_refused_by_the_name_of_its_option(
     shape: SharedPrefix, block_tokens: int, ranks: int, option: str
 ) -> None:
     with pytest.raises(UsageError, match=option):
-        predict(shape, block_tokens, ranks)
+        predict_unbroken(shape, block_tokens, ranks)
 
 
 def test_prompt_of_no_tokens_is_refused() -> None:
     with pytest.raises(UsageError, match="no tokens"):
-        predict(SharedPrefix(64, 0, 0), block_tokens=16)
+        predict_unbroken(SharedPrefix(64, 0, 0), block_tokens=16)
 
 
 @pytest.mark.parametrize("index", [-1, 1000])

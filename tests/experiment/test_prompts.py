@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from hitlab import families
 from hitlab.errors import UsageError
+from hitlab.experiment.batches import Batch, batches
 from hitlab.experiment.fit import require_fits, warnings, with_auto_flood
-from hitlab.experiment.plan import Batch, Experiment, batches, plan
+from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import BreakOptions, SharedPrefix
 from hitlab.experiment.steps import Act
 from hitlab.experiment.vocabulary import safe_range
