@@ -24,8 +24,8 @@ DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_BLOCK_TOKENS = 1
 FACT_PATHS: tuple[tuple[str, ...], ...] = (("/server_info", "/get_server_info"), ("/model_info", "/get_model_info"))
 METRIC_PREFIX = "sglang:"
-NO_METRICS = "start SGLang with --enable-metrics, or give measure its log with --log FILE"
-NO_RESET = "measure with --cold-by fresh-prefix"
+NO_METRICS = "start SGLang with --enable-metrics, or give measure its log with `log` FILE"
+NO_RESET = "measure with `cold_by` fresh-prefix"
 LOG_LACKS = ""
 
 _EFFECTIVE = "sglang:prefill_effective_tokens_total"  # 0.5.18 and newer; retracted requests not counted again

@@ -23,8 +23,8 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_BLOCK_TOKENS = 16
 FACT_PATHS: tuple[tuple[str, ...], ...] = (("/version",), ("/v1/models",))
 METRIC_PREFIX = "vllm:"
-NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with --metrics-url"
-NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with --cold-by fresh-prefix"
+NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with `metrics_urls`"
+NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with `cold_by` fresh-prefix"
 LOG_LACKS = "vLLM's log gives only the hit rate of its last 1,000 requests, and no tokens"
 
 # The pair of today, and its name before it lost the gpu_. Around 0.10 a page has both, counting the same tokens.

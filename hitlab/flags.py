@@ -42,9 +42,20 @@ FLAGS = {
     "engine_args": "--engine-arg",
     "log": "--log",
     "port": "--port",
+    # recordings and logs
+    "max_prompt_tokens": "--max-len",
+    "max_output_tokens": "--max-output",
+    "since": "--since",
+    "until": "--until",
+    # traces
+    "trace_format": "--format",
+    "skip_malformed": "--skip-malformed",
+    "bytes_per_token": "--bytes-per-token",
+    "plot": "--plot",
     # files
     "out": "--out",
     "folder": "--folder",
+    "force": "--force",
 }
 
 

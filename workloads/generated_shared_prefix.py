@@ -19,7 +19,7 @@ def fit(shape: SharedPrefix) -> SharedPrefix:
     if shape.requests % shape.groups:
         raise UsageError(
             f"{shape.requests:,} requests are no multiple of {shape.groups:,} groups",
-            todo="give --per-group in place of --requests",
+            todo="give `requests_per_group` in place of `requests`",
         )
     return shape
 

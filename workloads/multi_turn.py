@@ -24,10 +24,10 @@ def fit(shape: SharedPrefix) -> SharedPrefix:
     if shape.requests % shape.groups:
         raise UsageError(
             f"{shape.requests:,} requests are no multiple of {shape.groups:,} conversations",
-            todo="give --per-group, the turns of each, in place of --requests",
+            todo="give `requests_per_group`, the turns of each, in place of `requests`",
         )
     if not shape.suffix_tokens:
-        raise UsageError("a turn without a message", todo="give --suffix-len 1 or more")
+        raise UsageError("a turn without a message", todo="give `suffix_tokens` 1 or more")
     return shape
 
 
@@ -37,7 +37,7 @@ def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     Raises UsageError for answers of one token, whose id does not come back.
     """
     if output_tokens < 2:
-        raise UsageError("a turn without an answer", todo="give --output-len 2 or more")
+        raise UsageError("a turn without an answer", todo="give `output_tokens` 2 or more")
     turns = shape.requests // shape.groups
     lengths = [
         shape.prefix_tokens + turn * shape.suffix_tokens + (turn - 1) * output_tokens for turn in range(1, turns + 1)

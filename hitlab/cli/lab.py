@@ -119,11 +119,13 @@ def run(
     from dataclasses import replace
 
     from hitlab.client.http import root_url
+    from hitlab.experiment.plan import Experiment, check_numbers
+    from hitlab.experiment.shape import SharedPrefix
     from hitlab.measurement.asked import Asked
     from hitlab.measurement.lab import LabRun
     from hitlab.results.reproduce import lab_command
 
-    opt.check_cold_by(cold_by)
+    check_numbers(Experiment(SharedPrefix(1, 1, 1), cold_by=cold_by))
     lab = _lab(name)
     started_here = emulate or cpu
     sizes = _block_sizes(block_size) or (_own_sizes(lab, engine, cpu) if started_here else [None])

@@ -8,6 +8,7 @@ import typer
 
 from hitlab.cli import _options as opt
 from hitlab.cli import _target
+from hitlab.flags import in_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +74,7 @@ def command(
 
     from hitlab.errors import UsageError
     from hitlab.experiment.closed_form import check_shape, shape_of
-    from hitlab.experiment.plan import Experiment
+    from hitlab.experiment.plan import Experiment, plan
     from hitlab.experiment.shape import BreakOptions
     from hitlab.measurement.asked import Asked
 
@@ -82,10 +83,6 @@ def command(
     auto = flood_requests == "auto"
     if not auto and not (flood_requests.isdecimal() and len(flood_requests) < 10):
         raise UsageError(f"--flood-requests {flood_requests!r} is no number", todo="give a number, or auto")
-    opt.check_cold_by(cold_by)
-    for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency), ("--output-len", output_len)):
-        if value < 1:
-            raise UsageError(f"{option} is {value}", todo="give 1 or more")
     opt.note_unused_break_options(break_mode, break_at, break_fixed)
     if seed is None:
         # A prefix is fresh only if no earlier run sent it.
@@ -102,6 +99,7 @@ def command(
         workload=workload,
         output_tokens=output_len,
     )
+    plan(experiment, dp or 1)  # what can't be sent is said before anything is started
     asked = Asked(
         block_tokens=block_size,
         capacity_blocks=capacity_blocks,
@@ -186,7 +184,7 @@ def _announce(prepared: "Prepared", err: "Console") -> None:
     if prepared.facts.emulated:
         err.print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one")
     for warning in prepared.warnings:
-        err.print(f"note: {warning}")
+        err.print(f"note: {in_flags(warning)}")
     for check in prepared.checks:
         if not check.ok:
             err.print(f"note: {check.name}: {check.detail}; the run will not be valid")
@@ -229,7 +227,7 @@ def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: 
                     "closed_form_hit_tokens": tally.hit_tokens,
                 }
             )
-    said = warnings(planned, capacity_tokens, ranks) if experiment.flood_requests else []
+    said = [*map(in_flags, warnings(planned, capacity_tokens, ranks))] if experiment.flood_requests else []
     if as_json:
         opt.print_json({"engine": engine, "block_size": block_tokens, "steps": rows, "warnings": said})
         return

@@ -47,7 +47,7 @@ class Between:
     @classmethod
     def parse(cls, since: str | None, until: str | None) -> "Between":
         """Bounds as [[YYYY-]MM-DD ]HH:MM[:SS]; without seconds, the whole minute is in. Raises UsageError."""
-        return cls(_moment("--since", since, "00"), _moment("--until", until, "59"))
+        return cls(_moment("`since`", since, "00"), _moment("`until`", until, "59"))
 
     @property
     def open(self) -> bool:
@@ -141,7 +141,7 @@ def read_log(
                 days.add(entry.moment[:-_TIME_OF_DAY])
     if reading.between.needs_one_day and len(days) > 1:
         raise UsageError(
-            f"the log has lines of {len(days):,} days", todo="give --since and --until a date, as 11-29 21:14"
+            f"the log has lines of {len(days):,} days", todo="give `since` and `until` a date, as 11-29 21:14"
         )
     return reading
 
@@ -261,7 +261,7 @@ class FollowedLog:
         try:
             stat = self.path.stat()
         except OSError as error:
-            raise InputError(error.strerror or str(error), where=str(self.path), todo="check --log") from None
+            raise InputError(error.strerror or str(error), where=str(self.path), todo="check `log`") from None
         return stat.st_ino, stat.st_size
 
 
@@ -271,7 +271,7 @@ class LogCounters:
     def __init__(self, engine: EngineApi, path: Path) -> None:
         """Raises UsageError for an engine whose log does not count tokens, InputError without a file."""
         if engine.LOG_LACKS:
-            raise UsageError(f"--log can't stand in for counters: {engine.LOG_LACKS}", todo=engine.NO_METRICS)
+            raise UsageError(f"`log` can't stand in for counters: {engine.LOG_LACKS}", todo=engine.NO_METRICS)
         self._log = FollowedLog(engine, path)
 
     @property

@@ -146,7 +146,7 @@ class EngineClient:
             raise ServerError(
                 f"nothing there answers as {self.engine.TITLE} does",
                 where=self.base_url,
-                todo="check --engine and --base-url",
+                todo="check `engine` and `base_url`",
             )
         try:
             facts = self.engine.read_facts(replies, page)
@@ -201,26 +201,26 @@ class EngineClient:
         for attempt in range(_RESET_TRIES):
             if attempt:
                 await asyncio.sleep(_RESET_PAUSE_S * attempt)
-            reply = await self.call(request, key=self._keys.admin or self._keys.api, key_option="--admin-key-env")
+            reply = await self.call(request, key=self._keys.admin or self._keys.api, key_option="`admin_key_env`")
             if reply.status == 404:
                 raise ResetRefusedError("404, there is no reset here", where=where, todo=self.engine.NO_RESET)
             if reply.status in (405, 500, 501, 502, 503):
                 raise ResetRefusedError(
                     f"{reply.status}: {reply.says}",
                     where=where,
-                    todo="behind a router, name the engine's own address, or use --cold-by fresh-prefix",
+                    todo="behind a router, name the engine's own address, or use `cold_by` fresh-prefix",
                 )
             try:
                 outcome = self.engine.read_reset(reply)
             except ServerError as error:
                 raise ResetRefusedError(
-                    error.what, where=where, todo="name the engine's own address, or use --cold-by fresh-prefix"
+                    error.what, where=where, todo="name the engine's own address, or use `cold_by` fresh-prefix"
                 ) from None
             if not outcome.retry:
                 break
         if outcome.done is False:
             raise ResetRefusedError(
-                outcome.detail, where=where, todo="stop other traffic, or measure with --cold-by fresh-prefix"
+                outcome.detail, where=where, todo="stop other traffic, or measure with `cold_by` fresh-prefix"
             )
         return outcome
 
@@ -234,9 +234,9 @@ class EngineClient:
         try:
             return read_page(reply.body.decode(errors="replace"))
         except MetricsError as error:
-            raise MetricsError(error.what, where=url, todo="check --metrics-url") from None
+            raise MetricsError(error.what, where=url, todo="check `metrics_urls`") from None
 
-    async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "--api-key-env") -> Reply:
+    async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "`api_key_env`") -> Reply:
         """Any request of the dialect. Raises UnreachableError, KeyRefusedError."""
         content = None if request.json is None else msgspec.json.encode(request.json)
         headers = {"Content-Type": "application/json"} if content else {}
@@ -258,7 +258,7 @@ class EngineClient:
         login: httpx.BasicAuth | None,
         content: bytes | None = None,
         key: str | None = None,
-        key_option: str = "--api-key-env",
+        key_option: str = "`api_key_env`",
     ) -> Reply:
         key = key or self._keys.api
         if key:
@@ -275,7 +275,7 @@ class EngineClient:
             ) from None
         except httpx.HTTPError as error:
             reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            todo = "is the server up? check --base-url"
+            todo = "is the server up? check `base_url`"
             if isinstance(error, httpx.ConnectError):
                 todo += f", or have an emulated one: hitlab serve --engine {self.engine.NAME} --emulate"
             raise UnreachableError(reason, where=url, todo=todo) from None
@@ -316,5 +316,5 @@ def _whose(page: Page, engine: EngineApi) -> tuple[str, str] | None:
     for name in families.names("engines"):
         prefix = families.engine(name).METRIC_PREFIX
         if page.has(prefix):
-            return f"the page has {prefix} metrics", f"did you mean --engine {name}?"
+            return f"the page has {prefix} metrics", f"did you mean `engine` {name}?"
     return None

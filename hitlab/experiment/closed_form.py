@@ -104,22 +104,22 @@ def shape_of(requests: int, prefix_tokens: int, suffix_tokens: int, groups: int,
     Raises UsageError for a `per_group` below 1.
     """
     if per_group is not None and per_group < 1:
-        raise UsageError(f"--per-group is {per_group}", todo="give 1 or more")
+        raise UsageError(f"`requests_per_group` is {per_group}", todo="give 1 or more")
     return SharedPrefix(requests if per_group is None else per_group * groups, prefix_tokens, suffix_tokens, groups)
 
 
 def check_shape(shape: SharedPrefix, block_tokens: int, ranks: int) -> None:
     """Raise UsageError where the numbers describe no workload."""
     least = [
-        ("--groups", shape.groups, 1),
-        ("--requests", shape.requests, 1),
-        ("--prefix-len", shape.prefix_tokens, 0),
-        ("--suffix-len", shape.suffix_tokens, 0),
-        ("--block-size", block_tokens, 1),
-        ("--dp", ranks, 1),
+        ("`groups`", shape.groups, 1),
+        ("`requests`", shape.requests, 1),
+        ("`prefix_tokens`", shape.prefix_tokens, 0),
+        ("`suffix_tokens`", shape.suffix_tokens, 0),
+        ("`block_tokens`", block_tokens, 1),
+        ("`ranks`", ranks, 1),
     ]
     for option, value, minimum in least:
         if value < minimum:
             raise UsageError(f"{option} is {value}", todo=f"give {minimum} or more")
     if shape.prompt_tokens == 0:
-        raise UsageError("a prompt of no tokens", todo="give --prefix-len or --suffix-len more than 0")
+        raise UsageError("a prompt of no tokens", todo="give `prefix_tokens` or `suffix_tokens` more than 0")

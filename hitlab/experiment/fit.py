@@ -22,7 +22,7 @@ def with_auto_flood(
     longest = min(capacity_tokens, max_model_tokens or capacity_tokens) - 1
     tokens = min(experiment.flood_tokens, longest)
     if tokens < 1:
-        raise UsageError(f"the pool holds {capacity_tokens:,} tokens", todo="give --capacity-blocks a larger number")
+        raise UsageError(f"the pool holds {capacity_tokens:,} tokens", todo="give `capacity_blocks` a larger number")
     needed_tokens = capacity_tokens + experiment.shape.prompt_tokens
     return replace(experiment, flood_tokens=tokens, flood_requests=(-(-needed_tokens // tokens) + 1) * ranks)
 
@@ -45,7 +45,7 @@ def warnings(planned: Plan, capacity_tokens: int | None, ranks: int) -> list[str
         enough = with_auto_flood(experiment, capacity_tokens, ranks).flood_requests
         said.append(
             f"a flood of {flood_tokens:,} tokens is smaller than the pool of {capacity_tokens * ranks:,} and may evict "
-            f"nothing; --flood-requests {enough} or auto would"
+            f"nothing; `flood_requests` {enough} or auto would"
         )
     return said
 
@@ -61,7 +61,7 @@ def require_ids(planned: Plan) -> None:
     if needed > last + 1 - first:
         raise UsageError(
             f"the run needs {needed:,} different first tokens, the vocabulary range has {last + 1 - first:,} ids",
-            todo="send fewer requests, a smaller flood, or widen --vocab-range (never above the model's)",
+            todo="send fewer requests, a smaller flood, or widen `vocab_range` (never above the model's)",
         )
 
 
@@ -76,11 +76,11 @@ def require_fits(planned: Plan, limit_tokens: int | None) -> None:
     if limit_tokens is None:
         return
     if limit_tokens < 2:
-        raise UsageError(f"the pool holds {limit_tokens:,} tokens", todo="give --capacity-blocks a larger number")
+        raise UsageError(f"the pool holds {limit_tokens:,} tokens", todo="give `capacity_blocks` a larger number")
     experiment = planned.experiment
-    longest = [("--prefix-len plus --suffix-len", longest_prompt(planned), experiment.output_tokens)]
+    longest = [("`prefix_tokens` plus `suffix_tokens`", longest_prompt(planned), experiment.output_tokens)]
     if planned.floods:
-        longest.append(("--flood-len", experiment.flood_tokens, 1))
+        longest.append(("`flood_tokens`", experiment.flood_tokens, 1))
     for option, length, generated in longest:
         if length + generated > limit_tokens:
             more = "one" if generated == 1 else f"{generated:,}"

@@ -9,6 +9,8 @@ from hitlab.experiment.shape import NO_OPTIONS, BreakOptions, Phase, SharedPrefi
 from hitlab.experiment.steps import Act, Break, Send
 from hitlab.experiment.vocabulary import DEFAULT_RANGE
 
+COLD_BY = ("reset", "fresh-prefix")
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -51,19 +53,29 @@ def plan(experiment: Experiment, ranks: int) -> Plan:
 
     Raises UsageError where the workload can't have this shape, break or concurrency.
     """
+    check_numbers(experiment)
     workload = families.workload(experiment.workload)
     if experiment.break_mode != "none" and not workload.BREAKABLE:
-        raise UsageError(f"{experiment.workload} has no breaks", todo="leave out --break-mode")
+        raise UsageError(f"{experiment.workload} has no breaks", todo="leave out `break_mode`")
     if experiment.concurrency > 1 and workload.SEQUENTIAL:
         raise UsageError(
-            f"in {experiment.workload} a prompt holds the answers before it", todo="leave out --concurrency"
+            f"in {experiment.workload} a prompt holds the answers before it", todo="leave out `concurrency`"
         )
-    if experiment.output_tokens < 1:
-        raise UsageError(f"--output-len is {experiment.output_tokens}", todo="give 1 or more")
     shape = workload.fit(experiment.shape)
     unbroken = workload.phases(shape, experiment.output_tokens, ranks)
     steps = outline(families.break_mode(experiment.break_mode), shape, experiment.options, unbroken)
     return Plan(replace(experiment, shape=shape), tuple(steps))
+
+
+def check_numbers(experiment: Experiment) -> None:
+    """Raise UsageError for numbers and words that no experiment has."""
+    for name in ("output_tokens", "concurrency", "flood_tokens", "prompts_per_post"):
+        if getattr(experiment, name) < 1:
+            raise UsageError(f"`{name}` is {getattr(experiment, name)}", todo="give 1 or more")
+    if experiment.flood_requests < 0:
+        raise UsageError(f"`flood_requests` is {experiment.flood_requests}", todo="give 0 or more")
+    if experiment.cold_by not in COLD_BY:
+        raise UsageError(f"`cold_by` {experiment.cold_by!r} is unknown", todo=f"choose from {', '.join(COLD_BY)}")
 
 
 def outline(how: Break, shape: SharedPrefix, options: BreakOptions, unbroken: Sequence[Phase]) -> list[Act | Send]:
@@ -73,7 +85,7 @@ def outline(how: Break, shape: SharedPrefix, options: BreakOptions, unbroken: Se
     """
     if not 0 <= options.at < max(1, shape.prefix_tokens):
         raise UsageError(
-            f"--break-at {options.at} is outside the prefix",
+            f"`break_at` {options.at} is outside the prefix",
             todo=f"give an index from 0 to {shape.prefix_tokens - 1}",
         )
     steps: list[Act | Send] = [Act.RESET, *map(Send, unbroken), *how.steps(shape, options)]

@@ -23,7 +23,7 @@ class TokenSource:
         """`vocab_range` is the first and the last token id that may be sent."""
         first, last = vocab_range
         if not 0 <= first < last:
-            raise UsageError(f"--vocab-range {first}:{last} holds no two ids", todo="give FIRST:LAST, as 1000:31999")
+            raise UsageError(f"`vocab_range` {first}:{last} holds no two ids", todo="give FIRST:LAST, as 1000:31999")
         self.seed = seed
         self._ids = range(first, last + 1)
         self._unused = _walk(self._ids, Random(f"{seed} walk"))
@@ -44,7 +44,7 @@ class TokenSource:
         except StopIteration:
             raise UsageError(
                 f"the run needs more different first tokens than the {len(self._ids):,} ids of its vocabulary range",
-                todo="send fewer requests, a smaller flood, or widen --vocab-range (never above the model's)",
+                todo="send fewer requests, a smaller flood, or widen `vocab_range` (never above the model's)",
             ) from None
 
 

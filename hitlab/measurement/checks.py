@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 
 from hitlab.client.dialect import ServerFacts
+from hitlab.flags import in_flags
 from hitlab.measurement.asked import Asked
 from hitlab.results.run_result import Check
 
@@ -56,7 +57,7 @@ class Checks:
 
     def fail(self, name: CheckName, detail: str) -> None:
         """A check failed. The first reason is kept, because later ones often follow from it."""
-        self._failed.setdefault(name, detail)
+        self._failed.setdefault(name, in_flags(detail))
 
     def forgive(self, *names: CheckName) -> None:
         """Forget failures that the run does not count, such as those before its baseline."""

@@ -140,7 +140,7 @@ async def _server(client: EngineClient, asked: Asked) -> Server:
     facts = await client.facts()
     block_tokens = facts.block_tokens or asked.block_tokens
     if block_tokens is None:
-        raise InputError("the server does not say its block size", todo="give --block-size")
+        raise InputError("the server does not say its block size", todo="give `block_tokens`")
     return Server(block_tokens, facts.capacity_tokens, facts.ranks, facts.max_model_tokens)
 
 

@@ -3,7 +3,7 @@
 Nothing here empties a cache or sends more than one short prompt.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import SystemRandom
 
 from hitlab.client.counters import Counters
@@ -13,6 +13,7 @@ from hitlab.client.ledger import CounterLedger
 from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import HitlabError, KeyRefusedError, ServerError, UnreachableError
 from hitlab.experiment.vocabulary import safe_range
+from hitlab.flags import in_flags
 from hitlab.tokens import Prompt
 
 PROBE_TOKENS = 8
@@ -29,7 +30,14 @@ class Finding:
 
 
 async def preflight(client: EngineClient) -> list[Finding]:
-    """Every finding, in the order in which a failure would explain the next."""
+    """Every finding, in the order in which a failure would explain the next; texts name flags, not fields."""
+    return [
+        replace(finding, detail=in_flags(finding.detail), todo=in_flags(finding.todo))
+        for finding in await _findings(client)
+    ]
+
+
+async def _findings(client: EngineClient) -> list[Finding]:
     try:
         facts = await client.facts()
     except ServerError as error:
@@ -40,7 +48,7 @@ async def preflight(client: EngineClient) -> list[Finding]:
         Finding("reachable", True, client.base_url),
         _said("version", facts.version, "older engines do not say"),
         _said("model", facts.model, ""),
-        _said("block size", facts.block_tokens, "give measure --block-size"),
+        _said("block size", facts.block_tokens, "give measure `block_tokens`"),
         _pool(facts),
         _caching(facts),
     ]
@@ -65,7 +73,7 @@ def _said(name: str, value: object, todo: str) -> Finding:
 
 def _pool(facts: ServerFacts) -> Finding:
     if facts.capacity_tokens is None:
-        return Finding("pool", None, "the server does not say", "give measure --flood-requests a number")
+        return Finding("pool", None, "the server does not say", "give measure `flood_requests` a number")
     detail = f"{facts.capacity_tokens:,} tokens a rank"
     blocks, block_tokens = facts.capacity_blocks, facts.block_tokens
     if blocks and block_tokens and blocks * block_tokens != facts.capacity_tokens:

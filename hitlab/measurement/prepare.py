@@ -46,20 +46,21 @@ def prepare(facts: ServerFacts, asked: Asked, experiment: Experiment) -> Prepare
     block_tokens = facts.block_tokens or asked.block_tokens
     if block_tokens is None:
         raise InputError(
-            "the server does not say its block size", todo="give --block-size; the run will say it is unverified"
+            "the server does not say its block size", todo="give `block_tokens`; the run will say it is unverified"
         )
     vocab_tokens = asked.vocab_tokens or vocabulary_tokens(facts.model_path)
     experiment = replace(experiment, vocab_range=safe_range(asked.vocab_range, vocab_tokens))
     if asked.auto_flood:
         if facts.capacity_tokens is None:
-            raise UsageError("the server does not say its pool size", todo="give --flood-requests a number, not auto")
+            raise UsageError("the server does not say its pool size", todo="give `flood_requests` a number, not auto")
         experiment = with_auto_flood(experiment, facts.capacity_tokens, facts.ranks, facts.max_model_tokens)
     planned = plan(experiment, facts.ranks)
     limits = [limit for limit in (facts.max_model_tokens, facts.capacity_tokens) if limit is not None]
     require_fits(planned, min(limits, default=None))
     require_ids(planned)
     known = replace(facts, block_tokens=block_tokens, capacity_tokens=facts.capacity_tokens or _endless_tokens(planned))
-    return Prepared(known, planned, fact_checks(facts, asked), warnings(planned, facts.capacity_tokens, facts.ranks))
+    said = warnings(planned, facts.capacity_tokens, facts.ranks)
+    return Prepared(known, planned, fact_checks(facts, asked), said)
 
 
 def _endless_tokens(planned: Plan) -> int:

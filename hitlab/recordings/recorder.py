@@ -52,8 +52,8 @@ def prepare(facts: ServerFacts, asked: Asked, wanted: Wanted) -> Shape:
             todo="see preflight",
         )
     for option, believed, said in (
-        ("--block-size", asked.block_tokens, facts.block_tokens),
-        ("--capacity-blocks", asked.capacity_blocks, facts.capacity_blocks),
+        ("`block_tokens`", asked.block_tokens, facts.block_tokens),
+        ("`capacity_blocks`", asked.capacity_blocks, facts.capacity_blocks),
     ):
         if believed not in (None, said):
             raise UsageError(f"{option} is {believed:,} and the server says {said:,}", todo="leave it out")
@@ -67,7 +67,9 @@ def prepare(facts: ServerFacts, asked: Asked, wanted: Wanted) -> Shape:
         raise UsageError(
             f"a prompt of {longest:,} tokens and an output of {wanted.max_output_tokens:,} do not fit this server, "
             f"whose pool holds {facts.capacity_tokens:,} in blocks of {facts.block_tokens:,}",
-            todo=f"give --max-len from 2 to {limit:,}" if limit > 1 else "give it more room, or less --max-output",
+            todo=f"give `max_prompt_tokens` from 2 to {limit:,}"
+            if limit > 1
+            else "give it more room, or less `max_output_tokens`",
         )
     vocab_tokens = asked.vocab_tokens or vocabulary_tokens(facts.model_path)
     return Shape(longest, wanted.max_output_tokens, facts.block_tokens, safe_range(asked.vocab_range, vocab_tokens))

@@ -36,6 +36,11 @@ class Replay:
         """All requests together."""
         return self.tally_from(0)
 
+    @property
+    def hit_rate(self) -> float | None:
+        """Hit tokens over prompt tokens of all requests, 0 to 1; None of a trace without tokens."""
+        return self.tally.hit_rate
+
     def tally_from(self, first: int) -> Tally:
         """Requests from number `first` on together; the cache was warmed by those before."""
         return Tally(int(self.prompt_tokens[first:].sum()), int(self.hit_tokens[first:].sum()))

@@ -171,7 +171,7 @@ def test_bounds_take_in_what_they_say(since: str | None, until: str | None, insi
 
 @pytest.mark.parametrize("text", ["9 pm", "25", "2026-11-29", "21:14:", "1:2"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--since"):
+    with pytest.raises(UsageError, match="`since`"):
         Between.parse(text, None)
 
 
@@ -360,7 +360,7 @@ def test_log_that_starts_over_is_a_restart(tmp_path: Path, how: str) -> None:
 
 
 def test_log_that_is_not_there_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="check --log"):
+    with pytest.raises(InputError, match="check `log`"):
         LogCounters(SGLANG, tmp_path / "none.log")
     with pytest.raises(HitlabError, match="--disable-log-stats"):
         LogCounters(VLLM, tmp_path / "none.log")

@@ -130,15 +130,15 @@ def test_every_number_of_the_lab_page_agrees() -> None:
 @pytest.mark.parametrize(
     ("shape", "block_tokens", "ranks", "option"),
     [
-        (SharedPrefix(0, 1000, 200), 16, 1, "--requests"),
-        (SharedPrefix(64, -1, 200), 16, 1, "--prefix-len"),
-        (SharedPrefix(64, 1000, -1), 16, 1, "--suffix-len"),
-        (SharedPrefix(64, 1000, 200, groups=0), 16, 1, "--groups"),
-        (SharedPrefix(64, 1000, 200), 0, 1, "--block-size"),
-        (SharedPrefix(64, 1000, 200), 16, 0, "--dp"),
+        (SharedPrefix(0, 1000, 200), 16, 1, "`requests`"),
+        (SharedPrefix(64, -1, 200), 16, 1, "`prefix_tokens`"),
+        (SharedPrefix(64, 1000, -1), 16, 1, "`suffix_tokens`"),
+        (SharedPrefix(64, 1000, 200, groups=0), 16, 1, "`groups`"),
+        (SharedPrefix(64, 1000, 200), 0, 1, "`block_tokens`"),
+        (SharedPrefix(64, 1000, 200), 16, 0, "`ranks`"),
     ],
 )
-def test_impossible_shape_is_refused_by_the_name_of_its_option(
+def test_impossible_shape_is_refused_by_the_name_of_its_field(
     shape: SharedPrefix, block_tokens: int, ranks: int, option: str
 ) -> None:
     with pytest.raises(UsageError, match=option):

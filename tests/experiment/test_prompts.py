@@ -122,14 +122,14 @@ def test_fresh_prefixes_replace_every_reset_but_the_first() -> None:
 
 
 def test_vocabulary_too_small_for_the_run_is_said() -> None:
-    with pytest.raises(UsageError, match="--vocab-range"):
+    with pytest.raises(UsageError, match="`vocab_range`"):
         planned(Experiment(SHAPE, "salt", vocab_range=(0, 100)))
 
 
 def test_range_above_the_vocabulary_is_never_sent() -> None:
     with pytest.raises(UsageError, match="last id is 31,999"):
         safe_range((1000, 32_000), 32_000)
-    with pytest.raises(UsageError, match="--vocab-size"):
+    with pytest.raises(UsageError, match="`vocab_tokens`"):
         safe_range((1000, 32_000), None)
     assert safe_range((1000, 32_000), 50_000) == (1000, 32_000)
 
@@ -175,7 +175,7 @@ def test_auto_flood_sends_no_prompt_that_the_server_would_refuse() -> None:
 
 def test_flood_too_small_and_pass_too_large_for_the_pool_are_said_before_they_run() -> None:
     small_flood = plan(Experiment(SHAPE, "capacity", flood_requests=7), 1)
-    assert "--flood-requests 10 or auto" in warnings(small_flood, 32_752, 1)[0]
+    assert "`flood_requests` 10 or auto" in warnings(small_flood, 32_752, 1)[0]
     assert warnings(plan(Experiment(SHAPE, "capacity"), 1), 32_752, 1) == []
     assert "evicts its own blocks" in warnings(plan(Experiment(SHAPE), 1), 8_000, 1)[0]
     assert warnings(small_flood, None, 1) == []
@@ -184,7 +184,7 @@ def test_flood_too_small_and_pass_too_large_for_the_pool_are_said_before_they_ru
 def test_prompt_longer_than_the_server_takes_is_refused_before_it_is_sent() -> None:
     flooded = plan(Experiment(SHAPE, "capacity"), 1)
     require_fits(flooded, 4097)
-    with pytest.raises(UsageError, match="--flood-len"):
+    with pytest.raises(UsageError, match="`flood_tokens`"):
         require_fits(flooded, 4096)
-    with pytest.raises(UsageError, match="--prefix-len plus --suffix-len"):
+    with pytest.raises(UsageError, match="`prefix_tokens` plus `suffix_tokens`"):
         require_fits(flooded, 1200)

@@ -7,7 +7,7 @@ each other; on vLLM at default settings nothing is lost (docs/decisions/0001-mea
 from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Act, Send
 
-SUMMARY = "all requests at once from an empty cache, as many as --concurrency"
+SUMMARY = "all requests at once from an empty cache, as many as `concurrency`"
 TAKES: tuple[str, ...] = ()
 
 

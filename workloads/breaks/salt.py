@@ -9,7 +9,7 @@ from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, Sha
 from hitlab.experiment.steps import Act, Draw, Send
 from hitlab.tokens import Prompt
 
-SUMMARY = "another cache salt in every request (or, --break-fixed, one same salt in all)"
+SUMMARY = "another cache salt in every request (or, `break_fixed`, one same salt in all)"
 TAKES: tuple[str, ...] = ("fixed",)
 
 

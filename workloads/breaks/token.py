@@ -9,7 +9,7 @@ from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, Sha
 from hitlab.experiment.steps import Act, Draw, Send
 from hitlab.tokens import Prompt
 
-SUMMARY = "another token at --break-at in every request (or, --break-fixed, one same token in all)"
+SUMMARY = "another token at `break_at` in every request (or, `break_fixed`, one same token in all)"
 TAKES: tuple[str, ...] = ("at", "fixed")
 
 
