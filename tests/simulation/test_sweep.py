@@ -24,6 +24,7 @@ from hitlab.simulation import kv_size, replay, sweep, sweep_runner
 from hitlab.simulation.hit_curve import Curves
 from hitlab.simulation.policy import Choice
 from hitlab.simulation.sweep import Point
+from hitlab.simulation.workers import Workers
 from hitlab.traces import mapped
 from hitlab.traces.reader import read_trace
 from hitlab.traces.trace import Trace
@@ -220,20 +221,18 @@ def test_what_ctrl_c_leaves_is_kept_and_never_made_again(
     first = sweep_of(trace, "fifo", "clock")
     partial = sweep_runner.partial_file(tmp_path, first)
     with pytest.raises(KeyboardInterrupt):
-        sweep_runner.run(first, Curves(trace), sweep_runner.Workers(), partial, lambda done, total: None)
+        sweep_runner.run(first, Curves(trace), Workers(), partial, lambda done, total: None)
     assert len(first.ordered()) == 2
     partial.write_bytes(partial.read_bytes() + b'\n{"policy": "clock", "capa')  # and the power went out
 
     reports: list[tuple[int, int]] = []
     again = sweep_of(trace, "fifo", "clock")
-    sweep_runner.run(
-        again, Curves(trace), sweep_runner.Workers(), partial, lambda done, total: reports.append((done, total))
-    )
+    sweep_runner.run(again, Curves(trace), Workers(), partial, lambda done, total: reports.append((done, total)))
     assert made == [60, 200, 60, 60, 200]
     assert reports == [(3, 4), (4, 4)]
     assert not partial.exists()
     fresh = sweep_of(trace, "fifo", "clock")
-    sweep_runner.run(fresh, Curves(trace), sweep_runner.Workers(), partial, lambda done, total: None)
+    sweep_runner.run(fresh, Curves(trace), Workers(), partial, lambda done, total: None)
     assert again.ordered() == fresh.ordered()
 
 
@@ -248,7 +247,7 @@ def test_a_point_written_when_ctrl_c_comes_is_there(trace: Trace, tmp_path: Path
     wanted.points = Interrupted()
     partial = tmp_path / "partial"
     with pytest.raises(KeyboardInterrupt):
-        sweep_runner.run(wanted, Curves(trace), sweep_runner.Workers(), partial, lambda done, total: None)
+        sweep_runner.run(wanted, Curves(trace), Workers(), partial, lambda done, total: None)
     assert len(wanted.ordered()) == len(partial.read_bytes().split()) == 2
 
 
