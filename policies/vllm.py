@@ -145,7 +145,7 @@ def forget(cache: Cache, place: int) -> None:
 
 @rule
 def release(cache: Cache, place: int) -> None:
-    """Remove a user of a place. Without users it goes to the free queue's tail, or its head if it has no key (V10)."""
+    """Remove a user; a place without users joins the free queue: at its tail, or at its head without a key (V10)."""
     cache.users[place] -= 1
     if cache.users[place] == 0:
         node = cache.key.size

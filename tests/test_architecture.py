@@ -22,7 +22,7 @@ ROOMS = {
     "families": ("", "pathlib"),
     "files": ("", "os pathlib"),
     "cache": ("", ""),
-    "traces": ("files", "os pathlib"),
+    "traces": ("files", "pathlib"),
     "experiment": ("families", ""),
     "results": ("files experiment", "os pathlib"),
     "client": ("cache files families", "asyncio httpx pathlib time"),

@@ -85,6 +85,7 @@ def command(
     from hitlab.cli._progress import progress
     from hitlab.simulation import kernel_store, replay, request_file, sweep_runner
     from hitlab.simulation.hit_curve import Curves
+    from hitlab.simulation.workers import Workers
 
     _check(weight, warmup, jobs)
     if requests_out:
@@ -103,7 +104,7 @@ def command(
         requests, choices, capacities, replay.first_warm(requests.requests, warmup), engine_cap, {}
     )
     partial = sweep_runner.partial_file(out, wanted)
-    workers = sweep_runner.Workers(jobs, backend, scheduler, work_folder)
+    workers = Workers(jobs, backend, scheduler, work_folder)
     stopped: InterruptedRunError | None = None
     try:
         with progress(f"{wanted.size:,} points") as on_progress, kernel_store.announced(_announce):

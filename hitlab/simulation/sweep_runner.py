@@ -6,9 +6,8 @@ sweep finds the points of the one that was stopped, and a sweep with a changed p
 """
 
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -16,12 +15,13 @@ from pathlib import Path
 import msgspec
 
 from hitlab import __version__, families
-from hitlab.errors import InputError, UsageError
+from hitlab.errors import InputError
 from hitlab.simulation import hit_curve, kernels, replay, sweep
 from hitlab.simulation.hit_curve import Curves
 from hitlab.simulation.policy import Choice
 from hitlab.simulation.replay import Replay
 from hitlab.simulation.sweep import Point
+from hitlab.simulation.workers import Workers, results
 from hitlab.traces import mapped
 from hitlab.traces.trace import Trace
 
@@ -29,16 +29,6 @@ SMALL_REFERENCES = 200_000_000  # with fewer in all points together, starting wo
 
 OnProgress = Callable[[int, int], None]
 Job = tuple[Choice, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Where replays run. `jobs` worker processes; None means one a core, or only this process for little work."""
-
-    jobs: int | None = None
-    backend: str = "loky"
-    scheduler: str = ""  # address of a Dask scheduler or Ray cluster
-    folder: Path | None = None  # where the trace is written for workers to map; all workers of a cluster must see it
 
 
 @dataclass(slots=True)
@@ -83,10 +73,11 @@ def run(wanted: Sweep, curves: Curves, workers: Workers, partial: Path, on_progr
             for done in _from_curves(wanted, curves):
                 keep(done)
                 wanted.points[done.policy, done.capacity_blocks] = done
-            for done in _replayed(wanted, wanted.missing(), workers):
-                keep(done)
-                wanted.points[done.policy, done.capacity_blocks] = done
-                on_progress(len(wanted.points), wanted.size)
+            with closing(_replayed(wanted, wanted.missing(), workers)) as replayed:
+                for done in replayed:
+                    keep(done)
+                    wanted.points[done.policy, done.capacity_blocks] = done
+                    on_progress(len(wanted.points), wanted.size)
     except KeyboardInterrupt:
         wanted.points |= _kept(partial)  # it may come between the two lines that a point takes
         raise
@@ -114,7 +105,7 @@ def _from_curves(wanted: Sweep, curves: Curves) -> Iterator[Point]:
             yield from sweep.curve_points(choice, curves.of(builder), wanted.trace, capacities, wanted.first_steady)
 
 
-def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Iterator[Point]:
+def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Generator[Point]:
     """Points made by replays, one by one as they are finished, in any order."""
     if not jobs:
         return
@@ -128,30 +119,11 @@ def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Iterator[Poin
         return
     import joblib
 
-    with ExitStack() as stack:
-        folder = stack.enter_context(_folder(workers.folder))
+    with _folder(workers.folder) as folder:
         mapped.save(wanted.trace, Path(folder))
-        stack.enter_context(_backend(workers))
         task = joblib.delayed(_mapped_point)
-        parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-        try:
-            yield from parallel(
-                task(folder, choice, capacity, wanted.engine_cap, wanted.first_steady) for choice, capacity in jobs
-            )
-        except KeyboardInterrupt:
-            _stop_workers()
-            raise
-
-
-def _stop_workers() -> None:
-    """End loky's processes; its own threads would print that work was taken away from them."""
-    from joblib.externals.loky import get_reusable_executor
-
-    usual, threading.excepthook = threading.excepthook, lambda _: None
-    try:
-        get_reusable_executor().shutdown(wait=True, kill_workers=True)
-    finally:
-        threading.excepthook = usual
+        tasks = (task(folder, choice, capacity, wanted.engine_cap, wanted.first_steady) for choice, capacity in jobs)
+        yield from results(workers, tasks)
 
 
 def _mapped_point(folder: str, choice: Choice, capacity: int, engine_cap: bool, first_steady: int) -> Point:
@@ -183,35 +155,6 @@ def _folder(chosen: Path | None) -> Iterator[str]:
         raise InputError(f"no place for the trace: {error.strerror}", where=str(chosen)) from None
     with temporary as folder:
         yield folder
-
-
-@contextmanager
-def _backend(workers: Workers) -> Iterator[None]:
-    """Set joblib to the backend of that name. Raises UsageError if it is not installed or not running."""
-    import joblib
-
-    with ExitStack() as stack:
-        try:
-            if workers.backend == "dask":
-                from dask.distributed import Client
-
-                stack.enter_context(Client(workers.scheduler or None))  # type: ignore[no-untyped-call]
-            elif workers.backend == "ray":
-                import ray  # type: ignore[import-not-found, unused-ignore]
-                from ray.util.joblib import register_ray  # type: ignore[import-not-found, unused-ignore]
-
-                ray.init(address=workers.scheduler or None)
-                stack.callback(ray.shutdown)
-                register_ray()
-            stack.enter_context(joblib.parallel_config(workers.backend, n_jobs=workers.jobs or -1))
-        except ImportError:
-            raise UsageError(
-                f"the {workers.backend} backend is not installed",
-                todo=f"pip install 'hitlab[{workers.backend}]'",
-            ) from None
-        except (OSError, ValueError) as error:
-            raise UsageError(f"no {workers.backend} backend: {error}", todo="is that scheduler running?") from None
-        yield
 
 
 def _kept(partial: Path) -> dict[tuple[str, int], Point]:

@@ -4,7 +4,6 @@ Files may be plain, gzipped or zstandard-compressed. They are read in pieces, an
 kept.
 """
 
-import os
 import zlib
 from array import array
 from collections.abc import Callable, Iterator
@@ -41,8 +40,9 @@ def read_trace(
     is called now and then with the bytes of the file read so far and its size, or with files read and all files.
     """
     chosen = formats.named(format_name) if format_name is not None else None
-    if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
-        return _read_sessions(_session_files(path), block_tokens, skip_malformed, on_progress)
+    files = _session_files(path)
+    if files is not None:
+        return _read_sessions(files, block_tokens, skip_malformed, on_progress)
     begun, contents = _beginning(_unpacked(_pieces(path, on_progress), str(path)))
     form = chosen or formats.detect(begun)
     if form.name == formats.SESSIONS:
@@ -75,8 +75,14 @@ def _read_rows(
     return builder.trace()
 
 
-def _session_files(folder: Path) -> list[Path]:
-    files = sorted(each for each in folder.iterdir() if ".json" in each.suffixes)
+def _session_files(folder: Path) -> list[Path] | None:
+    """The sessions in this folder; None if it is no folder."""
+    try:
+        if not folder.is_dir():
+            return None
+        files = sorted(each for each in folder.iterdir() if ".json" in each.suffixes)
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise _unreadable(error, folder) from None
     if not files:
         raise TraceError("no session in this folder", where=str(folder), todo="name a folder of .json files")
     return files
@@ -182,7 +188,11 @@ def _pieces(path: Path, on_progress: OnProgress | None) -> Iterator[bytes]:
                     on_progress(read_bytes, size_bytes)
                 yield piece
     except OSError as error:
-        raise TraceError(error.strerror or str(error), where=str(path), todo="is that the right file?") from None
+        raise _unreadable(error, path) from None
+
+
+def _unreadable(error: OSError, path: Path) -> TraceError:
+    return TraceError(error.strerror or str(error), where=str(path), todo="is that the right file?")
 
 
 def _unpacked(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:

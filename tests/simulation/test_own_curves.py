@@ -17,6 +17,7 @@ from hitlab.simulation import hit_curve, replay, sweep, sweep_runner
 from hitlab.simulation.hit_curve import Curves, lru_curve
 from hitlab.simulation.policy import Choice, Policy
 from hitlab.simulation.sweep import Point
+from hitlab.simulation.workers import Workers
 from hitlab.traces.trace import Trace
 
 WITH_A_CURVE = [name for name in families.names("policies") if families.policy(name).CURVE]
@@ -38,7 +39,7 @@ def known_never(monkeypatch: pytest.MonkeyPatch) -> None:
 def swept(trace: Trace, policy: str, capacities: Sequence[int], folder: Path, first: int = 0) -> list[Point]:
     wanted = sweep_runner.Sweep(trace, [Choice.of(policy)], capacities, first, False, {})
     partial = sweep_runner.partial_file(folder, wanted)
-    sweep_runner.run(wanted, Curves(trace), sweep_runner.Workers(), partial, lambda done, total: None)
+    sweep_runner.run(wanted, Curves(trace), Workers(), partial, lambda done, total: None)
     return wanted.ordered()
 
 

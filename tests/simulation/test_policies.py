@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from reference_policies import REFERENCES, hit_tokens
+from simulation.reference_policies import REFERENCES, hit_tokens
 
 from hitlab import families
 from hitlab.errors import HitlabError, UsageError

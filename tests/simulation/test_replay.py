@@ -30,11 +30,6 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
     return run
 
 
-@pytest.fixture
-def chats(root: Path) -> Path:
-    return root / "examples" / "chats.jsonl.gz"
-
-
 def write(path: Path, requests: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(each) + "\n" for each in requests))
     return path
