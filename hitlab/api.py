@@ -164,6 +164,7 @@ def sweep(
     from hitlab.simulation.hit_curve import Curves, lru_curve
     from hitlab.simulation.policy import Choice
     from hitlab.simulation.replay import first_warm
+    from hitlab.simulation.workers import Workers
 
     if not 0 <= warmup < 1:
         raise UsageError(f"`warmup` is {warmup}", todo="give a share from 0 to below 1")
@@ -178,7 +179,7 @@ def sweep(
     wanted = sweep_runner.Sweep(trace, choices, sizes, first_warm(trace.requests, warmup), engine_cap, {})
     with TemporaryDirectory(prefix="hitlab-") as folder:
         partial = sweep_runner.partial_file(Path(folder), wanted)
-        sweep_runner.run(wanted, curves, sweep_runner.Workers(jobs), partial, lambda done, total: None)
+        sweep_runner.run(wanted, curves, Workers(jobs), partial, lambda done, total: None)
     return Points(tuple(wanted.ordered()))
 
 
