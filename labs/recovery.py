@@ -11,7 +11,7 @@ _SHAPE = SharedPrefix(64, 1000, 200)
 
 
 def _flooded(server: Server) -> Experiment:
-    """A flood that fills every rank's pool; the lab page's, where its size is not known."""
+    """A flood that fills every rank's pool; of the lab page's size, where the pool's is not known."""
     flooded = Experiment(_SHAPE, "capacity")
     if server.capacity_tokens is None:
         longest_tokens = (server.max_model_tokens or flooded.flood_tokens + 1) - 1

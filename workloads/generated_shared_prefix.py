@@ -15,7 +15,7 @@ SEQUENTIAL = False
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
-    """Every group has as many prompts as the others. Raises UsageError where N is no multiple of G."""
+    """The shape, unchanged: every group has N/G prompts. Raises UsageError where N is no multiple of G."""
     if shape.requests % shape.groups:
         raise UsageError(
             f"{shape.requests:,} requests are no multiple of {shape.groups:,} groups",

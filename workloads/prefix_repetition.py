@@ -16,7 +16,7 @@ SEQUENTIAL = False
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
-    """As many whole rounds over the prefixes as N has. Raises UsageError for less than one."""
+    """The shape with N cut to a multiple of G. Raises UsageError where N is below G."""
     each = shape.requests // shape.groups
     if not each:
         raise UsageError(

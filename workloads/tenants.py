@@ -13,7 +13,7 @@ SEQUENTIAL = False
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
-    """Any shape can be sent."""
+    """The shape, unchanged."""
     return shape
 
 

@@ -66,9 +66,9 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class RankLog:
-    """What the log says of one data-parallel rank; of all of them, where `rank` is None.
+    """What the log says of one data-parallel rank or, where `rank` is None, of all of them.
 
-    The windows of several ranks make no common rate.
+    Window rates of several ranks are not combined: nothing says how many tokens each is of.
     """
 
     rank: int | None
@@ -81,7 +81,7 @@ class RankLog:
 
 @dataclass(slots=True)
 class LogReading:
-    """A log read up to now; feed it entries, then ask."""
+    """The entries of a log so far, and what they add up to."""
 
     between: Between = field(default_factory=Between)
     entries: list[LogEntry] = field(default_factory=list)
@@ -116,7 +116,7 @@ class LogReading:
         return (dated[0], dated[-1]) if dated else None
 
     def ranks(self) -> list[RankLog]:
-        """Each rank that names itself, in order, then all together."""
+        """What each rank says that names itself, in order; last, all ranks together."""
         by_rank = sorted((entry for entry in self.entries if entry.rank is not None), key=_rank)
         named = [_rank_log(rank, list(entries)) for rank, entries in groupby(by_rank, _rank)]
         everything = _rank_log(None, self.entries)
@@ -172,7 +172,7 @@ def _moment(option: str, text: str | None, seconds: str) -> Moment | None:
 
 
 def _compared(moment: Moment, other: Moment) -> Moment:
-    """As much of a moment as the other has, too."""
+    """The units of a moment that the other moment has as well."""
     return moment[-min(len(moment), len(other)) :]
 
 
@@ -181,7 +181,7 @@ def _rank(entry: LogEntry) -> int:
 
 
 def _tally(entries: Iterable[LogEntry]) -> Tally:
-    """Tokens added up, of replicas that repeat each other only the one that says most."""
+    """Tokens added up over the ranks; of replicas that report the same tokens, only the one that reports most."""
     sums: dict[int, dict[str, Tally]] = {}
     for entry in entries:
         replicas = sums.setdefault(_rank(entry), {})
@@ -229,7 +229,7 @@ def _unpacked(file: BufferedReader) -> IO[bytes]:
 
 
 class FollowedLog:
-    """A log that is being written: the lines added since this was made."""
+    """A log that is still being written: the lines added to it since this object was made."""
 
     def __init__(self, engine: EngineApi, path: Path) -> None:
         """Raises InputError without a file."""
@@ -239,7 +239,7 @@ class FollowedLog:
         self.inode, self._offset = self._stat()
 
     def read(self) -> LogReading:
-        """What they say up to now. A log that was cut or replaced starts over. Raises MetricsError when it is gone."""
+        """What the added lines say; a log that was cut or replaced is read from its start. Raises MetricsError without one."""
         try:
             inode, size = self._stat()
             if inode != self.inode or size < self._offset:
@@ -266,7 +266,7 @@ class FollowedLog:
 
 
 class LogCounters:
-    """A log that is being written, read like counters: tokens of the lines added since this was made."""
+    """A log that is still being written, read in place of counters: the tokens of lines added since it was opened."""
 
     def __init__(self, engine: EngineApi, path: Path) -> None:
         """Raises UsageError for an engine whose log does not count tokens, InputError without a file."""

@@ -67,7 +67,7 @@ def root_url(url: str) -> str:
 
 
 def _address(url: str) -> tuple[str, httpx.BasicAuth | None]:
-    """The root, and the user and password that stood before the host and are to be shown nowhere."""
+    """The server's root, and apart from it the user and password of the address, which must never be shown."""
     shown = url.rpartition("@")[2]
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -237,7 +237,7 @@ class EngineClient:
             raise MetricsError(error.what, where=url, todo="check `metrics_urls`") from None
 
     async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "`api_key_env`") -> Reply:
-        """Any request of the dialect. Raises UnreachableError, KeyRefusedError."""
+        """Send any request and return the reply, whatever its status. Raises UnreachableError, KeyRefusedError."""
         content = None if request.json is None else msgspec.json.encode(request.json)
         headers = {"Content-Type": "application/json"} if content else {}
         return await self._send(
@@ -286,7 +286,7 @@ class EngineClient:
         return Reply(response.status_code, response.content)
 
     async def _followed(self, response: httpx.Response) -> httpx.Response:
-        """What redirects lead to, except where they would make a GET of a POST: that resets nothing."""
+        """Follow redirects, except those that would turn a POST into a GET, which would reset nothing."""
         for _ in range(_MOST_REDIRECTS):
             following = response.next_request
             if following is None or following.method != response.request.method:
@@ -297,12 +297,12 @@ class EngineClient:
 
 @lru_cache(maxsize=64)
 def _parsed(url: str) -> httpx.URL:
-    """httpx parses a string anew for every request, which costs a tenth of it."""
+    """The URL, parsed once: httpx would parse the string again for every request, a tenth of its cost."""
     return httpx.URL(url)
 
 
 def _of(url: str, counters: Counters) -> Counters:
-    """The same counters, each series named with its address."""
+    """The same counters, with the server's address in front of every series' name."""
     raw, births = (
         {f"{url} {series}": value for series, value in values.items()} for values in (counters.raw, counters.births)
     )
@@ -310,7 +310,7 @@ def _of(url: str, counters: Counters) -> Counters:
 
 
 def _whose(page: Page, engine: EngineApi) -> tuple[str, str] | None:
-    """Another engine's page, and what to do about it; None where it is this one's, or nobody's."""
+    """Which other engine's metrics page this is, and what to do; None if it is this engine's or no known one's."""
     if page.has(engine.METRIC_PREFIX):
         return None
     for name in families.names("engines"):

@@ -30,7 +30,11 @@ _ORDINARY = {"workload": "shared-prefix", "concurrency": 1, "output_tokens": 1, 
 
 
 def read(paths: Iterable[Path], left_out: list[str]) -> tuple[list[tuple[str, Result]], list[tuple[str, LabResult]]]:
-    """Measured runs and labs with their files' names; what can't be read is told in `left_out`. Raises InputError."""
+    """Measured runs and labs, each with its file's name.
+
+    A file of a folder that can't be read is added to `left_out` with the reason. Raises InputError for a file that
+    was named itself.
+    """
     runs: list[tuple[str, Result]] = []
     labs: list[tuple[str, LabResult]] = []
     for path in paths:
@@ -54,7 +58,7 @@ def read(paths: Iterable[Path], left_out: list[str]) -> tuple[list[tuple[str, Re
 
 
 def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult]], title: str) -> str:
-    """The report."""
+    """The report as one page of HTML."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -103,7 +107,7 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
 
 
 def _own_ids(svg: str, prefix: str) -> str:
-    """The picture with ids that no other picture of the page has, and nothing but drawing in it.
+    """The picture with a prefix on its ids, so that no other picture of the page has them, and without its metadata.
 
     >>> _own_ids('<a id="x"/><use xlink:href="#x"/><g clip-path="url(#x)"/><metadata>m</metadata>', "p-")
     '<a id="p-x"/><use xlink:href="#p-x"/><g clip-path="url(#p-x)"/>'
@@ -118,7 +122,7 @@ def _headline(result: Result) -> str:
 
 
 def _outcome(result: Result) -> tuple[str, str]:
-    """How far to believe it and what it says, as a style and in words."""
+    """Whether the run can be trusted and whether it agrees: a style of the page, and words."""
     others = [check for check in result.checks if not check.ok and check.name != "run complete"]
     if not (result.complete or others):
         return "mixed", "interrupted"

@@ -25,7 +25,7 @@ _ROLES_BY_NAME = {
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, in its own words."""
+    """The engine that was measured, as it describes itself."""
 
     name: str
     title: str
@@ -63,15 +63,15 @@ class PhaseResult(msgspec.Struct, frozen=True, kw_only=True):
     role: Role | None = None  # what it is there to show; never None once it is read, see below
 
     def __post_init__(self) -> None:
-        """Files of before roles were kept have the phases of their time, whose names say their roles."""
+        """Older files keep no roles; the names that their phases could have say which role each had."""
         if self.role is None:
             msgspec.structs.force_setattr(self, "role", _ROLES_BY_NAME.get(self.name, Role.UNBROKEN))
 
 
 class ServerAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the user said of the server, or had it started with: what a command that runs it again says, too.
+    """How the user named the server, or had it started; a command that runs the experiment again says the same.
 
-    Never a key: only the names of the environment variables that hold them.
+    Keys are never kept, only the names of the environment variables that hold them.
     """
 
     start: Literal["", "emulate", "cpu"] = ""  # a server that hitlab started itself, or "" for one that was there

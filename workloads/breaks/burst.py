@@ -12,7 +12,7 @@ TAKES: tuple[str, ...] = ()
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """Empty it again, and let the first requests overlap; predicted as if they had not."""
+    """Reset, then all requests, which may overlap from the first on; the prediction is that of requests in turn."""
     return [
         Act.RESET,
         Send(Phase("burst", Role.BROKEN, shape.requests, shape.prefix_tokens, ColdRequests.ALL), first_alone=False),

@@ -12,7 +12,7 @@ TAKES: tuple[str, ...] = ()
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """Flood, probe with one request, then the rest."""
+    """A flood, then one request that probes what it left, then the rest of the pass."""
     return [
         Act.FLOOD,
         Send(Phase("evicted", Role.PROBE, 1, shape.prefix_tokens, ColdRequests.ONE)),

@@ -8,5 +8,5 @@ TAKES: tuple[str, ...] = ()
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """Nothing after cold and warm."""
+    """No step follows cold and warm."""
     return []

@@ -14,7 +14,7 @@ TAKES: tuple[str, ...] = ("fixed",)
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """From an empty cache, then once more without a reset: a fixed salt is a namespace that warms."""
+    """A salted pass from an empty cache, then another without a reset; one fixed salt warms like any namespace."""
 
     def add_salt(prompt: Prompt, draw: Draw) -> Prompt:
         return replace(prompt, salt=draw.salt())

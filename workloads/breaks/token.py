@@ -14,7 +14,7 @@ TAKES: tuple[str, ...] = ("at", "fixed")
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """From an empty cache, then once more without a reset: only a fixed break recovers."""
+    """A changed pass from an empty cache, then another without a reset; only a fixed change is found again."""
 
     def change_token(prompt: Prompt, draw: Draw) -> Prompt:
         head, old, tail = (
