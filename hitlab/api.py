@@ -5,9 +5,9 @@ needs when it is called, so that `import hitlab` stays light.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,7 +20,6 @@ from hitlab.experiment.prediction import Prediction
 from hitlab.experiment.shape import BreakOptions, SharedPrefix
 
 if TYPE_CHECKING:
-    from hitlab.measurement.asked import Asked
     from hitlab.results.lab_result import LabResult
     from hitlab.results.run_result import Result
     from hitlab.simulation.hit_curve import Curve
@@ -255,6 +254,7 @@ async def measure_async(
     from hitlab.client.http import EngineClient, Keys
     from hitlab.measurement.asked import Asked
     from hitlab.measurement.run import Unwatched, prepare_run
+    from hitlab.servers.start import emulated
 
     experiment = Experiment(
         SharedPrefix(requests, prefix_tokens, suffix_tokens, groups),
@@ -279,8 +279,8 @@ async def measure_async(
     api = families.engine(engine)
     if emulate and base_url is not None:
         raise UsageError("`base_url` names a server and `emulate` starts one", todo="give one of them")
-    with _emulated(api.NAME, asked) if emulate else nullcontext(base_url or api.DEFAULT_BASE_URL) as url:
-        keys = Keys(api_key, admin_key)
+    with emulated(api.NAME, asked) if emulate else nullcontext() as started:
+        url, keys = started.base_url if started else base_url or api.DEFAULT_BASE_URL, Keys(api_key, admin_key)
         async with EngineClient(api, url, tuple(metrics_urls), keys, timeout_s, concurrency) as client:
             run = await prepare_run(client, asked, experiment)
             await run.walk(Unwatched())
@@ -302,15 +302,6 @@ def read_result(path: Path | str) -> "Result | LabResult":
     from hitlab.results import store
 
     return store.load_lab(Path(path)) if store.is_lab(Path(path)) else store.load(Path(path))
-
-
-@contextmanager
-def _emulated(engine: str, asked: "Asked") -> Iterator[str]:
-    """The address of an emulated server of these sizes, which stops with the block."""
-    from hitlab.servers.emulated import server
-
-    with server.start(engine, server.settings(engine, asked)) as started:
-        yield started.base_url
 
 
 def _installed(module: str) -> Any:

@@ -26,7 +26,7 @@ ROOMS = {
     "experiment": ("families", ""),
     "results": ("files experiment", "os pathlib"),
     "client": ("cache files families", "asyncio httpx pathlib time"),
-    "servers": ("cache files families", "asyncio httpx os pathlib rich socket starlette subprocess time uvicorn"),
+    "servers": ("cache files families", "asyncio httpx os pathlib socket starlette subprocess time uvicorn"),
     "simulation": ("traces files families", "os pathlib"),
     "measurement": ("client experiment cache results families", "asyncio pathlib time"),
     "recordings": ("measurement experiment client cache files results", "pathlib"),

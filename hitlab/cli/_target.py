@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hitlab import families
-from hitlab.cache.sizes import CacheSizes
+from hitlab.cli._progress import StartProgress
 from hitlab.errors import UsageError
+from hitlab.servers import start
 
 if TYPE_CHECKING:
     import asyncio
@@ -61,20 +62,6 @@ EngineArg = Annotated[
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for one response.")]
 
 
-class Running(Protocol):
-    """A server that is up."""
-
-    @property
-    def base_url(self) -> str:
-        """Where it is."""
-
-    def wait(self) -> str:
-        """Block until it ends by itself, and say why."""
-
-    def death(self, wait_seconds: float = 0.0) -> str | None:
-        """Why it has ended by itself; None while it runs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """The server of one command, and what is known of it."""
@@ -118,25 +105,11 @@ class Target:
             if reason := server.death(wait_seconds=0.5):
                 print(f"hitlab: {reason}", file=sys.stderr)
 
-    def started(self) -> AbstractContextManager[Running]:
+    def started(self) -> AbstractContextManager[start.RunningServer]:
         """A server of our own, emulated or real."""
-        return self._emulated() if self.emulate else self._on_cpu()
-
-    def _emulated(self) -> AbstractContextManager[Running]:
-        from hitlab.servers.emulated import server as emulate
-        from hitlab.servers.emulated.config import Faults
-
-        return emulate.start(
-            self.engine, emulate.settings(self.engine, self._sizes()), Faults.parse(self.faults), port=self.port
-        )
-
-    def _on_cpu(self) -> AbstractContextManager[Running]:
-        from hitlab.cli._options import console
-        from hitlab.servers.cpu import server as launch
-        from hitlab.servers.cpu.recipe import ServerOptions
-
-        options = ServerOptions(self._sizes(), self.port, self.engine_args)
-        return launch.running(families.cpu_recipe(self.engine), options, console(stderr=True))
+        if self.emulate:
+            return start.emulated(self.engine, self.asked, self.faults, self.port)
+        return start.on_cpu(self.engine, self.asked, StartProgress(), self.engine_args, self.port)
 
     @contextmanager
     def connected(self, connections: int = 1) -> Iterator["tuple[asyncio.Runner, EngineClient]"]:
@@ -168,10 +141,6 @@ class Target:
             admin_key_env=self.admin_key_env,
             timeout_s=self.timeout_s,
         )
-
-    def _sizes(self) -> CacheSizes:
-        asked = self.asked
-        return CacheSizes(block_tokens=asked.block_tokens, capacity_blocks=asked.capacity_blocks, ranks=asked.ranks)
 
     def client(self, base_url: str, connections: int = 1) -> "EngineClient":
         """A client for the running server."""

@@ -239,7 +239,7 @@ class FollowedLog:
         self.inode, self._offset = self._stat()
 
     def read(self) -> LogReading:
-        """What the added lines say; a log that was cut or replaced is read from its start. Raises MetricsError without one."""
+        """What the added lines say. A log cut or replaced starts over; without it MetricsError is raised."""
         try:
             inode, size = self._stat()
             if inode != self.inode or size < self._offset:

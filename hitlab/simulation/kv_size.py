@@ -55,7 +55,7 @@ def architecture(name: str) -> Architecture:
     """The model of that name, in any case. Raises UsageError."""
     found = MODELS.get(name.lower())
     if found is None:
-        raise UsageError(f"no model named {name!r}", todo=f"give --bytes-per-token, or choose from {', '.join(MODELS)}")
+        raise UsageError(f"no model named {name!r}", todo=f"give `bytes_per_token`, or choose from {', '.join(MODELS)}")
     return found
 
 

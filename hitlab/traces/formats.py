@@ -103,7 +103,7 @@ class Row(msgspec.Struct, gc=False):
         if self.block_size is not None and self.block_size != block_tokens:
             raise TraceError(
                 f"block_size is {self.block_size}, but the trace is read at {block_tokens}",
-                todo=f"all rows need one block size; try --block-size {self.block_size}",
+                todo=f"all rows need one block size; try `block_tokens` {self.block_size}",
             )
         if self.block_tokens is not None and any(size != block_tokens for size in self.block_tokens[:-1]):
             raise TraceError("block_tokens differ from one another", todo="only blocks of one size can be replayed")

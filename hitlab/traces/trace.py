@@ -222,7 +222,7 @@ def _misfit(prompt_tokens: int, listed_blocks: int, block_tokens: int) -> TraceE
         return TraceError(what, todo="no block size fits: correct the row")
     powers = [1 << (sizes[0] - 1).bit_length() for sizes in (every, full) if sizes]
     likely = [power for power in powers if power in every or power in full]
-    hint = f"try --block-size {likely[0]}; " if likely else ""
+    hint = f"try `block_tokens` {likely[0]}; " if likely else ""
     return TraceError(what, todo=f"{hint}block sizes that fit: {', or '.join(fits)}")
 
 

@@ -1084,7 +1084,7 @@ def test_stopping_cuts_off_a_request_that_hangs(prompts: Prompts) -> None:
 def test_a_port_that_is_taken_is_one_clear_error() -> None:
     with emulate.start("vllm") as server:
         port = int(server.base_url.rpartition(":")[2])
-        with pytest.raises(LaunchError, match=rf"127\.0\.0\.1:{port}: cannot listen .*; choose another --port"):
+        with pytest.raises(LaunchError, match=rf"127\.0\.0\.1:{port}: cannot listen .*; choose another `port`"):
             emulate.start("sglang", port=port)
     gc.collect()
 

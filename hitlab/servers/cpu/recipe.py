@@ -133,12 +133,12 @@ class CpuRecipe:
             multiples = ", ".join(str(self.block_multiple * factor) for factor in (1, 2, 3, 4))
             raise UsageError(
                 f"{self.title} on the CPU has no blocks of {block_tokens} tokens",
-                todo=f"--block-size must be a multiple of {self.block_multiple}: {multiples}, ...",
+                todo=f"`block_tokens` must be a multiple of {self.block_multiple}: {multiples}, ...",
             )
         for flag, value, least in (
-            ("--capacity-blocks", spec.capacity_blocks, 2),
-            ("--dp", spec.ranks, 1),
-            ("--port", spec.port, 0),
+            ("`capacity_blocks`", spec.capacity_blocks, 2),
+            ("`ranks`", spec.ranks, 1),
+            ("`port`", spec.port, 0),
         ):
             if value < least:
                 raise UsageError(f"{flag} is {value}", todo=f"it must be at least {least}")
