@@ -67,7 +67,7 @@ def test_a_trace_of_16_token_blocks_opened_at_512_says_so(read: Callable[..., Tr
     assert rows(read(bailian, 16)) == [(33, [0, 1, 2])]
     with pytest.raises(TraceError, match="lists 3 blocks, but 33 tokens make 0 or 1 of 512") as caught:
         read(bailian, 512)
-    assert "try --block-size 16;" in caught.value.todo
+    assert "try `block_tokens` 16;" in caught.value.todo
 
 
 @pytest.mark.parametrize(

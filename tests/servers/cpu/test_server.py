@@ -179,7 +179,7 @@ def test_taken_port_is_one_clear_line(cache: Path, heard: Heard) -> None:
             pass
     assert str(raised.value) == (
         f"127.0.0.1: port {port} cannot be used: Address already in use; "
-        "choose another with --port, or 0 for any free one"
+        "choose another with `port`, or 0 for any free one"
     )
     assert not (cache / "envs").exists()  # said before anything is installed
 
