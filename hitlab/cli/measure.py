@@ -135,6 +135,7 @@ def _measure(
 ) -> None:
     import asyncio
 
+    from hitlab import files
     from hitlab.cli._tables import print_result
     from hitlab.errors import InputError, InterruptedRunError
     from hitlab.measurement import prepare
@@ -157,7 +158,7 @@ def _measure(
         async with where.client(base_url, experiment.concurrency) as client:
             await prepare.measure(client, asked, experiment, watch, on_ready, log)
 
-    store.make_ready(out)
+    files.check_folder(out)
     with where.running() as base_url, _Progress(err) as watch:
         try:
             asyncio.run(walk(base_url, watch))

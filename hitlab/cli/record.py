@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def command(
     engine: _target.EngineName,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; one that is there goes.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; an older one is overwritten.")
+    ],
     base_url: _target.BaseUrl = None,
     metrics_url: _target.MetricsUrl = None,
     emulate: _target.Emulate = False,
@@ -41,6 +43,7 @@ def command(
     timeout: _target.Timeout = 120.0,
     fault: _target.Fault = None,
     engine_arg: _target.EngineArg = None,
+    force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Record what an engine answers to random sequences, one request after another; `model` explains the file.
@@ -54,8 +57,10 @@ def command(
     Example: hitlab record --engine vllm --emulate --capacity-blocks 64 -o tape.json.gz
     """
     from hitlab.errors import UsageError
+    from hitlab.files import Output, claim
     from hitlab.measurement.prepare import Asked
     from hitlab.recordings.recorder import Wanted, check_name
+    from hitlab.recordings.recording import wrote
 
     for option, value, least in (
         ("--sequences", sequences, 1),
@@ -79,6 +84,7 @@ def command(
         faults=tuple(fault or ()),
         engine_args=tuple(engine_arg or ()),
     )
+    claim([Output("--out", out, "a recording", wrote)], force=force)
     recorder = _record(where, Wanted(sequences, requests, seed, max_len, max_output), out)
     _print_recording(recorder.recording(), recorder.dropped, out, as_json)
     if recorder.dropped:
@@ -92,7 +98,6 @@ def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     from hitlab.cli._progress import progress
     from hitlab.errors import HitlabError, InterruptedRunError
     from hitlab.recordings.recorder import Recorder, prepare
-    from hitlab.results import store
 
     recorders: list[Recorder] = []
 
@@ -104,7 +109,6 @@ def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
             recorders.append(Recorder(client, facts, prepare(facts, where.asked, wanted), wanted))
             await recorders[0].walk(answered)
 
-    store.make_file_ready(out)
     try:
         with where.running() as base_url, progress("recording") as answered:
             asyncio.run(walk(base_url, answered))

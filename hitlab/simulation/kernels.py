@@ -1,13 +1,13 @@
 """Policies by name, and their compiled kernels, kept on disk between runs."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from hitlab.files import writable_cache_folder
 from hitlab.simulation import hit_curve, replay, structures
 from hitlab.simulation.policy import Kernel, Policy
 
@@ -81,10 +81,4 @@ def _folder(name: str, *sources: str) -> Path | None:
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sources:
         digest.update(Path(source).read_bytes())
-    try:
-        base = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        place = Path(base) / "hitlab" / "kernels" / f"{name}-{digest.hexdigest()[:16]}"
-        place.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or not ours to write to
-        return None
-    return place if os.access(place, os.W_OK) else None
+    return writable_cache_folder(f"kernels/{name}-{digest.hexdigest()[:16]}", "NUMBA_CACHE_DIR")

@@ -4,17 +4,15 @@ Files may be plain, gzipped or zstandard-compressed. They are read in pieces; wh
 block reference.
 """
 
-import os
-import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hitlab.errors import TraceError
+from hitlab.files import ArchiveError, is_folder, unpacked
 from hitlab.traces import formats
 from hitlab.traces.formats import Format
 from hitlab.traces.trace import MAX_TOKENS, Trace, TraceBuilder, check_prompt
@@ -41,7 +39,7 @@ def read_trace(
     is told the bytes of the file read so far, and its size, now and then.
     """
     chosen = formats.named(format_name) if format_name is not None else None
-    if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
+    if is_folder(path):
         return _read_sessions(_session_files(path), block_tokens, skip_malformed, on_progress)
     begun, contents = _beginning(_unpacked(_pieces(path, on_progress), str(path)))
     form = chosen or formats.detect(begun)
@@ -186,40 +184,8 @@ def _pieces(path: Path, on_progress: OnProgress | None) -> Iterator[bytes]:
 
 
 def _unpacked(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
-    first = next(pieces, b"")
-    packed = chain([first], pieces)
-    if first.startswith(b"\x1f\x8b"):
-        return _frames(packed, name, lambda: zlib.decompressobj(wbits=31), zlib.error, padding=b"\0")
-    if first.startswith(b"\x28\xb5\x2f\xfd") or (first[:1] in _NOTES and first[1:4] == b"\x2a\x4d\x18"):
-        import zstandard
-
-        unpackers = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as `zstd --long=31` needs
-        return _frames(packed, name, unpackers.decompressobj, zstandard.ZstdError)
-    return packed
-
-
-# A zstandard file may begin with a frame that carries somebody's notes.
-_NOTES = [bytes([first]) for first in range(0x50, 0x60)]
-
-
-def _frames(
-    packed: Iterator[bytes], name: str, new_unpacker: Callable[[], Any], damage: type[Exception], padding: bytes = b""
-) -> Iterator[bytes]:
-    """The contents of compressed frames that follow one another, and whatever padding there is after each."""
-    unpacker = None
-    for piece in packed:
-        rest = piece
-        while rest:
-            if unpacker is None and not (rest := rest.lstrip(padding)):
-                break
-            unpacker = unpacker or new_unpacker()
-            try:
-                content = unpacker.decompress(rest)
-            except damage as error:
-                raise TraceError(f"damaged archive: {error}", where=name, todo="get the file again") from None
-            rest = b""
-            if unpacker.eof:
-                rest, unpacker = unpacker.unused_data, None
-            yield content
-    if unpacker:
-        raise TraceError("the archive ends too early", where=name, todo="get the file again")
+    """The contents of the file of these pieces. Raises TraceError for a damaged archive."""
+    try:
+        yield from unpacked(pieces)
+    except ArchiveError as error:
+        raise TraceError(str(error), where=name, todo="get the file again") from None
