@@ -11,7 +11,7 @@ from helpers import Hitlab
 from hitlab.cli import build_app
 from hitlab.flags import FLAGS, in_flags
 
-ROOMS_WITHOUT_FLAGS = ("experiment", "measurement", "client", "recordings", "cache", "traces", "simulation", "servers")
+ROOMS_WITHOUT_FLAGS = ("experiment", "measurement", "client", "recordings", "cache", "traces", "simulation", "files")
 
 
 def options(command: Any) -> set[str]:

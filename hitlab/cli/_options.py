@@ -48,6 +48,9 @@ VocabRange = Annotated[
 VocabSize = Annotated[
     int | None, typer.Option("--vocab-size", min=2, help="The model's vocabulary, where the server does not say.")
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Overwrite files, too, that hitlab did not write; never what the command reads.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
 

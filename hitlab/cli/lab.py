@@ -170,11 +170,11 @@ def run(
 
 
 def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: bool) -> None:
+    from hitlab import files
     from hitlab.cli._progress import progress
     from hitlab.errors import InterruptedRunError
-    from hitlab.results import store
 
-    store.make_ready(out)
+    files.check_folder(out)
     if any(where.emulate for where in targets):
         print(
             "EMULATED: a model of the engine answers, nothing here is a measurement of a real one",
@@ -203,12 +203,14 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
 
 
 def _keep(result: "LabResult", out: Path) -> Path:
+    """Write the result and then its pictures, all under one name that no file had; returns the result's file."""
+    from hitlab import files
     from hitlab.report import lab_plot
     from hitlab.results import store
 
-    path = store.save_lab(result, out)
-    store.replace(path.with_suffix(".svg"), lab_plot.svg(result).encode())
-    store.replace(path.with_suffix(".png"), lab_plot.png(result))
+    path = store.save_lab(result, out, beside=(".svg", ".png"))
+    files.write_new(out, path.stem, lab_plot.svg(result).encode(), ".svg")
+    files.write_new(out, path.stem, lab_plot.png(result), ".png")
     return path
 
 

@@ -138,13 +138,14 @@ def command(
 def _measure(
     where: _target.Target, experiment: "Experiment", asked: "Asked", log: Path | None, out: Path, as_json: bool
 ) -> None:
+    from hitlab import files
     from hitlab.cli._tables import print_result
     from hitlab.errors import InputError, InterruptedRunError
     from hitlab.measurement.run import prepare_run
     from hitlab.results import store
 
     err = opt.console(stderr=True)
-    store.make_ready(out)
+    files.check_folder(out)
     run: Run | None = None
     with where.connected(experiment.concurrency) as (loop, client), _Progress(err) as watch:
         try:

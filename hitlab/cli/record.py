@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 def command(
     engine: _target.EngineName,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; one that is there goes.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; an older one is overwritten.")
+    ],
     base_url: _target.BaseUrl = None,
     metrics_url: _target.MetricsUrl = None,
     emulate: _target.Emulate = False,
@@ -40,6 +42,7 @@ def command(
     timeout: _target.Timeout = 120.0,
     fault: _target.Fault = None,
     engine_arg: _target.EngineArg = None,
+    force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Record what an engine answers to random sequences, one request after another; `model` explains the file.
@@ -53,8 +56,10 @@ def command(
     Example: hitlab record --engine vllm --emulate --capacity-blocks 64 -o tape.json.gz
     """
     from hitlab.errors import UsageError
+    from hitlab.files import Output, claim
     from hitlab.measurement.asked import Asked
     from hitlab.recordings.recorder import Wanted, check_name
+    from hitlab.recordings.recording import wrote
 
     for option, value, least in (
         ("--sequences", sequences, 1),
@@ -83,6 +88,7 @@ def command(
         faults=tuple(fault or ()),
         engine_args=tuple(engine_arg or ()),
     )
+    claim([Output("--out", out, "a recording", wrote)], force=force)
     recorder = _record(where, Wanted(sequences, requests, seed, max_len, max_output), out)
     _print_recording(recorder.recording(), recorder.dropped, out, as_json)
     if recorder.dropped:
@@ -94,9 +100,7 @@ def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     from hitlab.cli._progress import progress
     from hitlab.errors import HitlabError, InterruptedRunError
     from hitlab.recordings.recorder import prepare_recorder
-    from hitlab.results import store
 
-    store.make_file_ready(out)
     recorder: Recorder | None = None
     try:
         with where.connected() as (loop, client), progress("recording") as answered:

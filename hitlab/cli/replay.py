@@ -43,6 +43,7 @@ def command(
         bool,
         typer.Option("--check-invariants", help="Afterwards, look for faults in the policy's own queues."),
     ] = False,
+    force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Replay a trace through a prefix cache of fixed size: hit tokens, longest prefix only.
@@ -55,6 +56,7 @@ def command(
 
     Example: hitlab replay conversation_trace.jsonl --policy s3fifo --capacity 4096
     """
+    from hitlab.files import claim
     from hitlab.simulation import kernel_store, kernels, replay, request_file
     from hitlab.simulation.policy import Choice, check
 
@@ -66,7 +68,7 @@ def command(
     if not 0 <= warmup < 1:
         raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
     if requests_out:
-        request_file.check(requests_out)
+        claim([request_file.output(requests_out)], [trace], force=force)
     requests = given.read(trace, block_size, form, skip_malformed)
 
     def announce() -> None:

@@ -11,7 +11,7 @@ import typer
 from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _trace_options as given
-from hitlab.errors import InputError, InterruptedRunError, UsageError
+from hitlab.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
     from hitlab.simulation.hit_curve import Curves
@@ -70,6 +70,7 @@ def command(
         Path | None, typer.Option("--work-folder", help="Where workers map the trace; a cluster's must all see it.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for points of a sweep that is stopped.")] = Path("results"),
+    force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Replay a trace at many cache sizes: how much cache it needs, and whether the policy matters.
@@ -82,14 +83,14 @@ def command(
 
     Example: hitlab sweep conversation_trace.jsonl --policy s3fifo,lru --capacity 1000:100000:log30 --plot curves.svg
     """
+    from hitlab.cli import _points
     from hitlab.cli._progress import progress
     from hitlab.simulation import kernel_store, replay, request_file, sweep_runner
     from hitlab.simulation.hit_curve import Curves
     from hitlab.simulation.workers import Workers
 
     _check(weight, warmup, jobs)
-    if requests_out:
-        request_file.check(requests_out)
+    _claim(trace, csv, plot, requests_out, force)
     choices = _choices(policy, drawn=plot is not None)
     token_bytes = _token_bytes(bytes_per_token, model, kv_bytes)
     sizes = _sizes(capacity, memory, token_bytes)
@@ -119,7 +120,8 @@ def command(
     else:
         _print(wanted, points, trace, warmup, weight, block_bytes)
     if csv:
-        _write_csv(points, csv, block_bytes)
+        _points.write(points, csv, block_bytes)
+        _say(f"csv: {csv}")
     if plot and points:
         _draw(wanted, points, plot, _title(wanted, trace), weight, block_bytes)
     if stopped:
@@ -147,6 +149,24 @@ def _check(weight: str, warmup: float, jobs: int | None) -> None:
         raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
     if jobs is not None and jobs < 1:
         raise UsageError(f"--jobs is {jobs}", todo="give 1 or more")
+
+
+def _claim(trace: Path, csv: Path | None, plot: Path | None, requests_out: Path | None, force: bool) -> None:
+    """Raise UsageError or InputError for a file that can't be written, or must not be."""
+    from hitlab.cli import _points
+    from hitlab.files import Output, claim
+    from hitlab.report import generator, sweep_plot
+    from hitlab.simulation import request_file
+
+    outputs: list[Output] = []
+    if csv:
+        outputs.append(Output("--csv", csv, "a table of points", _points.wrote))
+    if plot:
+        sweep_plot.check_form(plot)
+        outputs.append(Output("--plot", plot, "a picture", generator.drew))
+    if requests_out:
+        outputs.append(request_file.output(requests_out))
+    claim(outputs, [trace], force=force)
 
 
 def _choices(text: str, drawn: bool) -> "list[Choice]":
@@ -227,26 +247,6 @@ def _document(
         "policies": policies,
         "points": points,
     }
-
-
-def _write_csv(points: "Sequence[Point]", path: Path, block_bytes: int | None) -> None:
-    import csv
-
-    import msgspec
-
-    from hitlab.simulation.sweep import Point
-
-    columns = list(Point.__struct_fields__)
-    try:
-        with path.open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow([*columns, *(["memory_bytes"] if block_bytes else [])])
-            for each in points:
-                memory = [each.capacity_blocks * block_bytes] if block_bytes else []
-                rows.writerow([*msgspec.structs.astuple(each), *memory])
-    except OSError as error:
-        raise InputError(f"the points can't be written: {error.strerror}", where=str(path)) from None
-    _say(f"csv: {path}")
 
 
 def _draw(

@@ -4,21 +4,20 @@ A log is for eyeballing: lines are lost, cut and late, and a sliding window smea
 Counters are for measuring.
 """
 
-import gzip
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from io import BufferedReader, TextIOWrapper
 from itertools import groupby
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import EngineApi, LogEntry
 from hitlab.errors import InputError, MetricsError, UsageError
+from hitlab.files import ArchiveError, as_file, pieces_of, unpacked
 from hitlab.tokens import NOTHING, Tally
 
 FOR_EYEBALLING = "a log is for eyeballing: lines can be lost or late; measure with the counters (watch, measure)"
@@ -208,24 +207,13 @@ def log_lines(path: Path) -> Iterator[str]:
     try:
         with (
             cast(BufferedReader, sys.stdin.buffer) if name == "stdin" else path.open("rb") as file,
-            TextIOWrapper(_unpacked(file), encoding="utf-8", errors="replace") as text,
+            TextIOWrapper(as_file(unpacked(pieces_of(file))), encoding="utf-8", errors="replace") as text,
         ):
             yield from text
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"damaged archive: {error}", where=name, todo="get the file again") from None
+    except ArchiveError as error:
+        raise InputError(f"damaged archive: {error.detail}", where=name, todo="get the file again") from None
     except OSError as error:
         raise InputError(error.strerror or str(error), where=name, todo="is that the right file?") from None
-
-
-def _unpacked(file: BufferedReader) -> IO[bytes]:
-    start = file.peek(4)[:4]
-    if start.startswith(b"\x1f\x8b"):
-        return cast(IO[bytes], gzip.open(file))
-    if start == b"\x28\xb5\x2f\xfd":
-        import zstandard
-
-        return cast(IO[bytes], zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
-    return file
 
 
 class FollowedLog:

@@ -16,10 +16,10 @@ from hitlab.client.ledger import CounterLedger
 from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import ResetRefusedError, ServerError, UsageError
 from hitlab.experiment.vocabulary import safe_range
+from hitlab.files import replace
 from hitlab.measurement.asked import Asked
 from hitlab.recordings.recording import RecordedRequest, RecordedSequence, Recording, recording_bytes
 from hitlab.recordings.sequences import Planned, RandomSequence, Shape
-from hitlab.results import store
 from hitlab.tokens import Prompt
 
 DEFAULT_PROMPT_TOKENS = 600  # the longest prompt, where the pool has room for it
@@ -214,4 +214,4 @@ def check_name(path: Path) -> None:
 
 def save(recording: Recording, path: Path) -> None:
     """Write the file whole or not at all, gzipped if its name says so. Raises InputError."""
-    store.replace(path, recording_bytes(recording, gzipped=path.suffix == ".gz"))
+    replace(path, recording_bytes(recording, gzipped=path.suffix == ".gz"))

@@ -5,9 +5,9 @@ sent strictly one after the other; token counts are what the engine reported.
 """
 
 import gzip
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from hitlab.cache.model import CacheModel, PoolFullError, serve
 from hitlab.client.dialect import EngineApi, ServerFacts
 from hitlab.errors import InputError
+from hitlab.files import ArchiveError, pieces_of, unpacked
 from hitlab.tokens import Prompt
 
 Size = Annotated[int, msgspec.Meta(ge=1)]
@@ -76,10 +77,9 @@ def read_recording(data: bytes) -> Recording:
     '0.32.0'
     """
     try:
-        text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-        return msgspec.json.decode(text, type=Recording)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"a damaged gzip file ({error})", todo="copy it again") from error
+        return msgspec.json.decode(b"".join(unpacked([data])), type=Recording)
+    except ArchiveError as error:
+        raise InputError(f"a damaged {error.kind} file ({error.detail})", todo="copy it again") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"not a recording: {error}", todo="make one with `record`") from error
 
@@ -93,6 +93,14 @@ def recording_bytes(recording: Recording, gzipped: bool) -> bytes:
     """
     text = msgspec.json.encode(recording) + b"\n"
     return gzip.compress(text, mtime=0) if gzipped else text
+
+
+def wrote(path: Path) -> bool:
+    """Whether this file is a recording as `recording_bytes` makes one. Raises OSError, ArchiveError, InputError."""
+    with path.open("rb") as file:
+        begun = next(unpacked(pieces_of(file)), b"")
+    # Only then is it read whole: another file may be large.
+    return begun.startswith(b'{"engine":"') and bool(read_recording(path.read_bytes()).version)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 from hitlab import __version__, families
 from hitlab.errors import InputError
 from hitlab.report import lab_plot
+from hitlab.report.generator import GENERATOR
 from hitlab.results import store
 from hitlab.results.lab_result import LabResult, named, rate, whole_tokens
 from hitlab.results.reproduce import break_in_words, measure_command, shape_in_words
@@ -76,6 +77,7 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
     sources += [part.engine.source for _, lab in labs for part in lab.parts]
     return template.render(
         title=title,
+        generator=GENERATOR,
         version=__version__,
         any_emulated="emulated" in sources,
         runs=[

@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from hitlab.errors import InputError, UsageError
+from hitlab.files import replace
+from hitlab.report.generator import form_of, picture_metadata
 from hitlab.report.style import COLOURS, DASHES, MARKS, STYLE
 from hitlab.simulation.sweep import RATES, Point
 
@@ -69,12 +72,14 @@ def draw(
             above.xaxis.set_major_formatter(said)
             above.xaxis.set_minor_locator(NullLocator())
         _label_ends(axes, ends, _LINE_INCHES / (height - _MARGIN_INCHES))
+        form, picture = form_of(path), BytesIO()
         try:
-            figure.savefig(path, dpi=160)
-        except (OSError, ValueError) as error:
+            figure.savefig(picture, format=form, dpi=160, metadata=picture_metadata(form))
+        except ValueError as error:
             raise InputError(f"the plot can't be written: {error}", where=str(path)) from None
         finally:
             pyplot.close(figure)
+    replace(path, picture.getvalue())
 
 
 End = tuple[float, float, str, dict[str, Any]]  # of a line: y, x, its name, its style
@@ -121,6 +126,14 @@ def apart(wanted: Sequence[float], gap: float, top: float) -> list[float]:
     level = [total / count for total, count in pools for _ in range(count)]
     last = len(level) - 1
     return [min(each + i * gap, top - (last - i) * gap) for i, each in enumerate(level)]
+
+
+def check_form(path: Path) -> None:
+    """Raise UsageError for a file whose ending means no form of picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    if form_of(path) not in FigureCanvasAgg.get_supported_filetypes():
+        raise UsageError(f"--plot {path} ends in no form of picture", todo="end it in .svg, .png or .pdf")
 
 
 def check_lines(count: int) -> None:

@@ -1,13 +1,12 @@
 """Compiled kernels on disk, so that a rule is compiled once and loaded in later runs."""
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hitlab import files
+from hitlab.files import writable_cache_folder
 
 
 def kept(compiled: Any, folder: Path | None) -> Any:
@@ -38,14 +37,7 @@ def folder_of(name: str, *sources: str) -> Path | None:
     digest = hashlib.sha256(numba.__version__.encode())
     for source in sources:
         digest.update(Path(source).read_bytes())
-    try:
-        chosen = os.environ.get("NUMBA_CACHE_DIR")
-        base = Path(chosen) / "hitlab" if chosen else files.cache_dir()
-        place = base / "kernels" / f"{name}-{digest.hexdigest()[:16]}"
-        place.mkdir(parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or not ours to write to
-        return None
-    return place if os.access(place, os.W_OK) else None
+    return writable_cache_folder(f"kernels/{name}-{digest.hexdigest()[:16]}", "NUMBA_CACHE_DIR")
 
 
 @contextmanager

@@ -179,7 +179,7 @@ def _keeping(partial: Path) -> Iterator[Callable[[Point], None]]:
         file = partial.open("ab")
     except OSError as error:
         raise InputError(
-            f"finished points can't be kept: {error.strerror}", where=str(partial), todo="name another --out"
+            f"finished points can't be kept: {error.strerror}", where=str(partial), todo="name another `out`"
         ) from None
 
     def keep(done: Point) -> None:

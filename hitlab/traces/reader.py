@@ -4,16 +4,15 @@ Files may be plain, gzipped or zstandard-compressed. They are read in pieces, an
 kept.
 """
 
-import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hitlab.errors import TraceError
+from hitlab.files import ArchiveError, unpacked
 from hitlab.traces import formats
 from hitlab.traces.formats import Format
 from hitlab.traces.trace import MAX_TOKENS, Trace, TraceBuilder, check_prompt
@@ -52,7 +51,7 @@ def read_trace(
         if block_tokens is not None:
             _check_block_size(block_tokens, str(path))
     if block_tokens is None:
-        raise TraceError("the trace does not say its block size", where=str(path), todo="give it with --block-size")
+        raise TraceError("the trace does not say its block size", where=str(path), todo="give it with `block_tokens`")
     return _read_rows(path, contents, form, TraceBuilder(block_tokens), skip_malformed)
 
 
@@ -138,11 +137,11 @@ def _check_block_size(block_tokens: int, where: str) -> None:
 
 def _located(error: Exception, where: str) -> TraceError:
     if isinstance(error, TraceError):
-        what, todo = error.what, f"{error.todo}; --skip-malformed leaves such rows out"
+        what, todo = error.what, f"{error.todo}; `skip_malformed` leaves such rows out"
     elif isinstance(error, msgspec.ValidationError):
-        what, todo = f"not a request: {error}", "correct the row, or leave such rows out with --skip-malformed"
+        what, todo = f"not a request: {error}", "correct the row, or leave such rows out with `skip_malformed`"
     else:
-        what, todo = f"not JSON: {error}", "correct the row, or leave such rows out with --skip-malformed"
+        what, todo = f"not JSON: {error}", "correct the row, or leave such rows out with `skip_malformed`"
     return TraceError(what, where=where, todo=todo)
 
 
@@ -196,40 +195,8 @@ def _unreadable(error: OSError, path: Path) -> TraceError:
 
 
 def _unpacked(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
-    first = next(pieces, b"")
-    packed = chain([first], pieces)
-    if first.startswith(b"\x1f\x8b"):
-        return _frames(packed, name, lambda: zlib.decompressobj(wbits=31), zlib.error, padding=b"\0")
-    if first.startswith(b"\x28\xb5\x2f\xfd") or (first[:1] in _NOTES and first[1:4] == b"\x2a\x4d\x18"):
-        import zstandard
-
-        unpackers = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as `zstd --long=31` needs
-        return _frames(packed, name, unpackers.decompressobj, zstandard.ZstdError)
-    return packed
-
-
-# A zstandard file may begin with a skippable frame, which carries no contents: magic numbers 50 to 5F 2A 4D 18.
-_NOTES = [bytes([first]) for first in range(0x50, 0x60)]
-
-
-def _frames(
-    packed: Iterator[bytes], name: str, new_unpacker: Callable[[], Any], damage: type[Exception], padding: bytes = b""
-) -> Iterator[bytes]:
-    """The contents of compressed frames that follow one another, with or without padding after each."""
-    unpacker = None
-    for piece in packed:
-        rest = piece
-        while rest:
-            if unpacker is None and not (rest := rest.lstrip(padding)):
-                break
-            unpacker = unpacker or new_unpacker()
-            try:
-                content = unpacker.decompress(rest)
-            except damage as error:
-                raise TraceError(f"damaged archive: {error}", where=name, todo="get the file again") from None
-            rest = b""
-            if unpacker.eof:
-                rest, unpacker = unpacker.unused_data, None
-            yield content
-    if unpacker:
-        raise TraceError("the archive ends too early", where=name, todo="get the file again")
+    """The contents of the file of these pieces. Raises TraceError for a damaged archive."""
+    try:
+        yield from unpacked(pieces)
+    except ArchiveError as error:
+        raise TraceError(str(error), where=name, todo="get the file again") from None

@@ -203,9 +203,10 @@ def test_failed_write_keeps_the_report_that_was_there(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hitlab.results.store.os.fsync", full)
-    ran = hitlab("report", results, "-o", file)
+    monkeypatch.setattr("hitlab.files.writing.os.fsync", full)
+    ran = hitlab("report", results, "-o", file, "--force")
     assert (ran.status, file.read_text()) == (1, "before")
+    assert "No space left" in ran.err
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 

@@ -152,19 +152,6 @@ def test_every_field_of_an_experiment_has_a_flag_or_is_said_to_be_a_labs_own() -
     assert set(ServerAsked.__struct_fields__) - FLAGS.keys() == {"start"}
 
 
-def test_every_flag_in_the_table_is_one_of_the_command_line() -> None:
-    options = {name for parameter in measure_parameters() for name in parameter.opts}
-    others = {"--port", "--folder"}  # of serve and of results
-    assert set(FLAGS.values()) - others <= options
-
-
-def measure_parameters() -> Any:
-    import typer
-
-    group: Any = typer.main.get_command(build_app(("measure",)))
-    return group.commands["measure"].params
-
-
 @pytest.mark.parametrize(
     "asked",
     [

@@ -113,7 +113,7 @@ def test_what_is_no_request_is_one_line_with_its_number_or_skipped_and_counted(
         read(content)
     assert caught.value.where.endswith("trace:3")
     assert "\n" not in str(caught.value)
-    assert "--skip-malformed" in caught.value.todo
+    assert "`skip_malformed`" in caught.value.todo
     trace = read(content, skip_malformed=True)
     assert (trace.requests, trace.skipped_rows) == (2, 1)
     assert "trace:3: " in trace.first_skipped
