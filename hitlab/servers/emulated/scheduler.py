@@ -88,6 +88,16 @@ class RankCounters:
     evicted_tokens: int = 0
     capacity_tokens: int = 0
 
+    @property
+    def found_tokens(self) -> int:
+        """Prompt tokens of all prefills that were found in the cache or in a tier behind it."""
+        return self.hit_tokens + self.external_hit_tokens
+
+    @property
+    def computed_tokens(self) -> int:
+        """Prompt tokens of all prefills that were not found."""
+        return self.prefilled_tokens - self.found_tokens
+
     def copy(self) -> "RankCounters":
         """A copy that stays as it is."""
         return replace(self, prompt_lengths=Counter(self.prompt_lengths), finish_reasons=Counter(self.finish_reasons))
