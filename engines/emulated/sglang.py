@@ -31,12 +31,12 @@ _LENGTH_BOUNDS = (
 
 
 def build_cache(config: EmulatedConfig) -> CacheModel:
-    """The radix tree."""
+    """A RadixCache with the pool of one rank."""
     return RadixCache(_pool_tokens(config), config.block_tokens, config.chunked_prefill_tokens, config.overlap_schedule)
 
 
 def batch_tokens(config: EmulatedConfig) -> int | None:
-    """A prompt is stored after its prefill, so requests of one batch miss each other's."""
+    """Tokens of a chunked prefill; a prompt is stored after its prefill, so requests of one batch do not find it."""
     return config.chunked_prefill_tokens
 
 
@@ -46,14 +46,14 @@ def warm_up(config: EmulatedConfig) -> list[Generation]:
 
 
 def key_for(method: str, path: str, config: EmulatedConfig) -> str | None:
-    """Health and metrics are open; a flush takes the admin key where there is one, and no other."""
+    """The key for a call: health and metrics need none, a flush the admin key where there is one, else the API key."""
     if path.startswith(("/health", "/metrics")):
         return None
     return (config.admin_key or config.api_key) if path == "/flush_cache" else config.api_key
 
 
 def routes(config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
-    """Without --enable-metrics there is no /metrics; old versions know the old names only."""
+    """Handlers by path and method. /metrics needs --enable-metrics; old versions know only the old paths."""
     known: dict[str, Mapping[str, Handler]] = {
         "/generate": {"POST": _generate, "PUT": _generate},
         "/flush_cache": {"GET": _flush_cache, "POST": _flush_cache},
@@ -71,7 +71,7 @@ def routes(config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
 
 
 def error(status: int, message: str) -> Response:
-    """What /generate answers."""
+    """An error as /generate answers it."""
     return json_response({"error": {"message": message}}, status)
 
 
@@ -143,7 +143,7 @@ def _prompts(body: _Generate) -> tuple[tuple[TokenIds, ...], bool]:
 
 
 def _samplings(body: _Generate, prompts: int) -> list[_Sampling]:
-    """One a prompt. Raises RefusedError."""
+    """The sampling parameters of each prompt. Raises RefusedError."""
     params = body.sampling_params
     if isinstance(params, list) and len(params) != prompts:
         raise _refused("The length of sampling_params should be equal to the batch size.")
@@ -161,7 +161,7 @@ def _samplings(body: _Generate, prompts: int) -> list[_Sampling]:
 
 
 def _salts(body: _Generate, prompts: int, config: EmulatedConfig) -> list[str | None]:
-    """The namespace of each prompt: both keys isolate, and not from each other alone; empty is none."""
+    """The namespace of each prompt, made of cache_salt and extra_key together; None where both are empty."""
     if not config.at_least("0.5.18"):
         return [None] * prompts
     columns = [key if isinstance(key, list) else [key] * prompts for key in (body.cache_salt, body.extra_key)]
@@ -232,7 +232,7 @@ async def _flush_cache(host: Host, call: Call) -> Response:
 
 
 async def _health(host: Host, call: Call) -> Response:
-    """Generates one token, which the scheduler's counters show and the tokenizer's do not."""
+    """A health check, which generates one token: the scheduler's counters show it, the tokenizer's do not."""
     await host.generate([Generation(Prompt((0,)))], internal=True)
     return Response()
 
@@ -316,7 +316,7 @@ async def _metrics(host: Host, call: Call) -> Response:
 
 
 def _scheduler_families(host: Host, counters: list[RankCounters]) -> Iterator[Metric]:
-    """Series of each rank."""
+    """Metrics that the scheduler of each rank counts."""
     config = host.config
     base = {"engine_type": "unified", "model_name": config.model_name}
     base |= {"moe_ep_rank": "0", "pp_rank": "0", "tp_rank": "0"}
@@ -359,7 +359,7 @@ def _scheduler_families(host: Host, counters: list[RankCounters]) -> Iterator[Me
 
 
 def _tokenizer_families(host: Host, ranks: list[RankCounters]) -> Iterator[Metric]:
-    """Series of the one process in front of all ranks."""
+    """Metrics that the one process in front of all ranks counts."""
     config = host.config
     base = {"engine_type": "unified", "model_name": config.model_name}
     streaming = base | ({"is_streaming": "false"} if config.at_least("0.5.17") else {})

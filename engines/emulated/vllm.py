@@ -28,27 +28,27 @@ _LENGTH_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 
 
 
 def build_cache(config: EmulatedConfig) -> CacheModel:
-    """The block pool, the null block included."""
+    """A PagedCache whose pool, with the null block, is that of one rank."""
     return PagedCache(config.capacity_blocks, config.block_tokens)
 
 
 def batch_tokens(config: EmulatedConfig) -> int | None:
-    """Blocks have their keys before they are computed, so requests of one batch find each other's."""
+    """None: blocks have their hashes before they are computed, so requests of one batch find each other's."""
     return None
 
 
 def warm_up(config: EmulatedConfig) -> list[Generation]:
-    """Nothing that is counted."""
+    """None: vLLM's own warm-up is not counted."""
     return []
 
 
 def key_for(method: str, path: str, config: EmulatedConfig) -> str | None:
-    """Only the API proper is guarded; resets and metrics are not."""
+    """The API key, for the API proper; resets and metrics need none."""
     return config.api_key if path.startswith(_GUARDED) else None
 
 
 def routes(config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
-    """Without VLLM_SERVER_DEV_MODE=1 there is no reset and no /server_info."""
+    """Handlers by path and method. A reset and /server_info need VLLM_SERVER_DEV_MODE=1."""
     always: dict[str, Mapping[str, Handler]] = {
         "/v1/completions": {"POST": _completions},
         "/v1/models": {"GET": _models},
@@ -65,7 +65,7 @@ def routes(config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
 
 
 def error(status: int, message: str, param: str | None = None, *, kind: str = "", last: bool = False) -> Response:
-    """OpenAI's form, with vLLM's names of the kinds."""
+    """An error in OpenAI's form, with vLLM's names for its types."""
     kinds = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
     body = {"message": message, "type": kind or kinds[status], "param": param, "code": status}
     return json_response({"error": body}, status, last=last)
@@ -139,7 +139,7 @@ def _prompts(body: _Completions) -> tuple[TokenIds, ...]:
 
 
 def _check(body: _Completions, config: EmulatedConfig) -> None:
-    """Raises RefusedError for what the engine refuses whatever the prompt."""
+    """Raise RefusedError for parameters that the engine refuses whatever the prompt is."""
     greedy = body.temperature == 0
     salt_is_bad = body.cache_salt is not None and not (isinstance(body.cache_salt, str) and body.cache_salt)
     complaints = (
@@ -217,7 +217,7 @@ def _choice(body: _Completions, index: int, generation: Generation) -> dict[str,
 
 
 def _details(host: Host, cached_tokens: int) -> dict[str, Any] | None:
-    """Of a POST with several prompts only the last one's hits are reported."""
+    """usage.prompt_tokens_details; of a POST with several prompts they are the last prompt's."""
     if not host.config.prompt_tokens_details or host.faults.cached_tokens == "null":
         return None
     details: dict[str, Any] = {"cached_tokens": cached_tokens, "created_cache_tokens": None, "multimodal_tokens": None}
@@ -260,7 +260,7 @@ async def _server_info(host: Host, call: Call) -> Response:
 
 
 def _cache_config(host: Host) -> dict[str, Any]:
-    """The effective values, of which cache_config_info makes labels."""
+    """The cache's settings in effect; cache_config_info shows them as labels."""
     config = host.config
     block_tokens = host.faults.announced_block_tokens or config.block_tokens
     pool_tokens = config.capacity_blocks * block_tokens
@@ -314,7 +314,7 @@ async def _metrics(host: Host, call: Call) -> Response:
 
 
 def _queries(counters: RankCounters) -> int:
-    """A request that was preempted and looked up again counts twice, as it did in versions before 0.10."""
+    """Prompt tokens looked up; a preempted request counts twice, as it did before 0.10."""
     return counters.queried_tokens + counters.recounted_queried_tokens
 
 
@@ -323,7 +323,7 @@ def _hits(counters: RankCounters) -> int:
 
 
 def _none(counters: RankCounters) -> int:
-    """Images, and ways to end, that are not emulated."""
+    """0: images, and ways to end a request, are not emulated."""
     return 0
 
 
@@ -383,7 +383,7 @@ def _engine_families(host: Host, created: float | None) -> Iterator[Metric]:
 
 
 def _counter_names(config: EmulatedConfig) -> list[str]:
-    """Before 0.11 the pair also goes by the name it had while caches were on GPUs only."""
+    """Names of the counters; before 0.11 the pair of queries and hits is there under its older name too."""
     old = [] if config.at_least("0.11") else ["gpu_prefix_cache_queries_total", "gpu_prefix_cache_hits_total"]
     return old + list(_COUNTERS)
 

@@ -1,6 +1,6 @@
 """What an engine's file tells the rest: nouns of its HTTP dialect, without a socket in sight.
 
-An engine's file builds requests and reads replies; only client.py sends them.
+An engine's file builds requests and reads replies; only http.py sends them.
 """
 
 from collections.abc import Mapping, Sequence
