@@ -12,7 +12,7 @@ from hitlab.servers.emulated.config import EmulatedConfig, Faults
 
 def test_vllm_resets_when_idle_and_says_false_while_blocks_are_held(prompts: Prompts) -> None:
     prompt = prompts.draw(100)
-    with running("vllm", Faults(hang_post=2)) as caller, ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, running("vllm", Faults(hang_post=2)) as caller:
         assert caller.cached(prompt) == 0
         held = pool.submit(caller.cached, prompt)
         assert caller.server.hanging.wait(HANGS_S)
@@ -28,7 +28,7 @@ def test_vllm_resets_when_idle_and_says_false_while_blocks_are_held(prompts: Pro
 
 def test_sglang_flushes_when_idle_refuses_when_busy_and_waits_when_asked(prompts: Prompts) -> None:
     prompt = prompts.draw(100)
-    with running("sglang", Faults(hang_post=2)) as caller, ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, running("sglang", Faults(hang_post=2)) as caller:
         assert caller.cached(prompt) == 0
         held = pool.submit(caller.cached, prompt)
         assert caller.server.hanging.wait(HANGS_S)
