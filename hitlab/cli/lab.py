@@ -9,7 +9,7 @@ import typer
 
 from hitlab import families
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _signals, _target
 from hitlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -167,8 +167,6 @@ def run(
 
 
 def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: bool) -> None:
-    import asyncio
-
     from hitlab import files
     from hitlab.cli._progress import progress
     from hitlab.errors import InterruptedRunError
@@ -187,14 +185,18 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
     try:
         for where in targets:
             with where.running() as base_url, progress(f"lab {lab_run.name}") as told:
-                asyncio.run(on(where, base_url, told))
+                _signals.run(on(where, base_url, told))
         lab_run.complete = True
     except KeyboardInterrupt:
         stopped = InterruptedRunError("interrupted", todo="the points that were measured are kept")
     result = lab_run.result()
     if not result.parts:
         raise stopped or UsageError(f"lab {lab_run.name} has no points on this server")
-    path = _keep(result, out)
+    try:
+        with _signals.held():
+            path = _keep(result, out)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted", todo=f"the result is {path}") from None
     if as_json:
         opt.print_json(result)
     else:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _signals, _target
+from hitlab.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from hitlab.experiment.plan import Experiment
     from hitlab.measurement.prepare import Asked, Prepared
     from hitlab.measurement.run import Run
+    from hitlab.results.run_result import Result
 
 
 def command(
@@ -133,13 +135,9 @@ def command(
 def _measure(
     where: _target.Target, experiment: "Experiment", asked: "Asked", log: Path | None, out: Path, as_json: bool
 ) -> None:
-    import asyncio
-
     from hitlab import files
-    from hitlab.cli._tables import print_result
-    from hitlab.errors import InputError, InterruptedRunError
+    from hitlab.errors import InterruptedRunError
     from hitlab.measurement import prepare
-    from hitlab.results import store
 
     err = opt.console(stderr=True)
     runs: list[Run] = []
@@ -159,23 +157,34 @@ def _measure(
             await prepare.measure(client, asked, experiment, watch, on_ready, log)
 
     files.check_folder(out)
-    with where.running() as base_url, _Progress(err) as watch:
-        try:
-            asyncio.run(walk(base_url, watch))
-        except (KeyboardInterrupt, Exception) as error:
-            kept = f"what was measured is in {prepare.keep(runs[0], out)}" if runs and runs[0].phases else ""
-            if isinstance(error, KeyboardInterrupt):
-                raise InterruptedRunError("interrupted", todo=kept or "nothing had been measured yet") from None
-            if kept:
-                print(f"hitlab: {kept}", file=sys.stderr)
-            raise
-    result = runs[0].result()
-    # A full disk or a full pipe takes at most one of the two, the file or what is shown.
-    unsaved: InputError | None = None
+    walked, result = False, None
+    saved: Path | InputError | None = None
     try:
-        saved = f"result: {store.save(result, out)}"
-    except InputError as error:
-        unsaved, saved = error, ""
+        with where.running() as base_url, _Progress(err) as watch:
+            try:
+                _signals.run(walk(base_url, watch))
+                walked = True
+            finally:  # before a server of ours is ended, which may take a while
+                if runs and (walked or runs[0].phases):
+                    with _signals.held():
+                        result = runs[0].result()
+                        saved = _saved(result, out)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted", todo=_kept(saved) or "nothing had been measured yet") from None
+    except Exception:
+        if kept := _kept(saved):
+            print(f"hitlab: {kept}", file=sys.stderr)
+        raise
+    assert result is not None
+    _show(result, saved, as_json)
+    raise typer.Exit(result.exit_status)
+
+
+def _show(result: "Result", saved: "Path | InputError | None", as_json: bool) -> None:
+    """Print the result and where it was saved. Raises why it could not be."""
+    from hitlab.cli._tables import print_result
+
+    # A full disk or a full pipe takes at most one of the two, the file or what is shown.
     try:
         if as_json:
             opt.print_json(result)
@@ -183,11 +192,25 @@ def _measure(
             print_result(result)
         sys.stdout.flush()
     finally:
-        if saved:
-            print(saved, file=sys.stderr)
-    if unsaved:
-        raise unsaved
-    raise typer.Exit(result.exit_status)
+        if isinstance(saved, Path):
+            print(f"result: {saved}", file=sys.stderr)
+    if isinstance(saved, InputError):
+        raise saved
+
+
+def _saved(result: "Result", out: Path) -> "Path | InputError":
+    """Save a result and return its file, or why that could not be done: it can still be shown."""
+    from hitlab.results import store
+
+    try:
+        return store.save(result, out)
+    except InputError as error:
+        return error
+
+
+def _kept(saved: "Path | InputError | None") -> str:
+    """What became of a run that was cut short, in words; nothing where nothing was measured."""
+    return f"what was measured is in {saved}" if isinstance(saved, Path) else str(saved or "")
 
 
 def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: bool) -> None:

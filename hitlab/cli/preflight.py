@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _signals, _target
 
 if TYPE_CHECKING:
     from hitlab.measurement.preflight import Finding
@@ -26,8 +26,6 @@ def command(
 
     Example: hitlab preflight --engine vllm --base-url http://127.0.0.1:8000
     """
-    import asyncio
-
     from hitlab.measurement.preflight import measurable, preflight
     from hitlab.measurement.prepare import Asked
 
@@ -46,7 +44,7 @@ def command(
             async with where.client(url) as client:
                 return await preflight(client), [client.base_url, *client.metrics_urls]
 
-    findings, addresses = asyncio.run(look())
+    findings, addresses = _signals.run(look())
     if as_json:
         opt.print_json({"measurable": measurable(findings), "findings": findings})
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _signals, _target
 
 if TYPE_CHECKING:
     from hitlab.recordings.recorder import Recorder, Wanted
@@ -93,13 +93,12 @@ def command(
 
 def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     """Walk, and save what was finished, however the walk ended."""
-    import asyncio
-
     from hitlab.cli._progress import progress
     from hitlab.errors import HitlabError, InterruptedRunError
     from hitlab.recordings.recorder import Recorder, prepare
 
     recorders: list[Recorder] = []
+    kept = ""
 
     async def walk(base_url: str, answered: Callable[[int, int], None]) -> None:
         async with where.client(base_url) as client:
@@ -111,15 +110,17 @@ def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
 
     try:
         with where.running() as base_url, progress("recording") as answered:
-            asyncio.run(walk(base_url, answered))
-    except HitlabError as error:
-        kept = _save(recorders, out)
+            try:
+                _signals.run(walk(base_url, answered))
+            finally:  # before a server of ours is ended, which may take a while
+                with _signals.held():
+                    kept = _save(recorders, out)
+    except HitlabError:
         if kept:
             print(kept, file=sys.stderr)
-        raise error
+        raise
     except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted", todo=_save(recorders, out) or "no sequence was finished") from None
-    _save(recorders, out)
+        raise InterruptedRunError("interrupted", todo=kept or "no sequence was finished") from None
     return recorders[0]
 
 

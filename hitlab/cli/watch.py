@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _signals, _target
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -45,11 +45,10 @@ def command(
 ) -> None:
     """Watch a running server's interval hit rate, from its counters; sends no prompt and empties nothing.
 
-    Ctrl-C ends it, with a summary and exit status 0. A restart of the server, or a reading that fails, is said.
+    Ctrl-C, or SIGTERM, ends it, with a summary and exit status 0. A restart or a reading that fails is said.
 
     Example: hitlab watch --engine vllm --base-url http://127.0.0.1:8000 --prefix-len 1000 --suffix-len 200
     """
-    import asyncio
     from contextlib import suppress
 
     from hitlab.errors import UsageError
@@ -83,7 +82,7 @@ def command(
                     view.show(each)
 
     with where.running() as url, suppress(KeyboardInterrupt):
-        asyncio.run(watch(url))
+        _signals.run(watch(url))
     if meters:
         print(_summary(meters[0]), file=sys.stderr if as_json else sys.stdout)
 
