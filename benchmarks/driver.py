@@ -23,20 +23,12 @@ from hitlab import families
 from hitlab.client.http import EngineClient
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.shape import SharedPrefix
-from hitlab.measurement.prepare import Asked, Prepared, measure
-from hitlab.measurement.run import Run
+from hitlab.measurement.asked import Asked
+from hitlab.measurement.run import Unwatched, prepare_run
 
 RUN = Path(__file__).resolve().parent.parent / "run.py"
 ROUNDS = 3
 SHAPE = SharedPrefix(requests=2000, prefix_tokens=1000, suffix_tokens=200)
-
-
-class Quiet:
-    """Nobody looks on."""
-
-    def step(self, name: str, requests: int) -> None: ...
-
-    def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None: ...
 
 
 @contextmanager
@@ -51,14 +43,10 @@ def emulated() -> Iterator[str]:
 
 
 async def ours(base_url: str) -> None:
-    runs: list[Run] = []
-
-    def on_ready(run: Run, prepared: Prepared) -> None:
-        runs.append(run)
-
     async with EngineClient(families.engine("vllm"), base_url) as client:
-        await measure(client, Asked(), Experiment(SHAPE), Quiet(), on_ready)
-    result = runs[0].result()
+        run = await prepare_run(client, Asked(), Experiment(SHAPE))
+        await run.walk(Unwatched())
+    result = run.result()
     assert result.valid
     assert result.agrees
 

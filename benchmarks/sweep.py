@@ -61,7 +61,7 @@ def main() -> None:
             runs[name] = ours(trace, name)
             if name in THEIRS:
                 runs[f"libcachesim {name}"] = theirs(binary, THEIRS[name])
-        runs["LRU's whole curve"] = lambda: lru_curve(trace, kernel=kernels.curve_kernel())
+        runs["LRU's whole curve"] = lambda: lru_curve(trace)
         seconds = best_seconds(runs)
         for name, each in seconds.items():
             print(f"{name:<20}{1000 * each:>9.2f} ms{trace.blocks.size / each / 1e6:>9.1f} M blocks/s")

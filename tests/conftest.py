@@ -23,11 +23,21 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
+def data() -> Path:
+    """tests/data: cases, recordings, real /metrics bodies and logs, and the beginnings of traces (see its README)."""
+    return ROOT / "tests" / "data"
+
+
+@pytest.fixture(scope="session")
 def shared() -> Path:
-    """Cases, traces, recordings and real /metrics bodies that stand beside the checkout."""
+    """The folder whose traces/ holds the whole published traces, too large to be kept here; skips without it.
+
+    HITLAB_SHARED names it; without that it is looked for beside the checkout. tests/data/README.md says what to put
+    there, and tests/simulation/test_excerpts.py holds the same promises on the traces' beginnings.
+    """
     folder = Path(os.environ.get("HITLAB_SHARED", ROOT.parent / "shared"))
-    if not folder.is_dir():
-        pytest.skip(f"no shared data at {folder}: this checkout stands alone (HITLAB_SHARED names another place)")
+    if not (folder / "traces").is_dir():
+        pytest.skip(f"no published traces at {folder / 'traces'}: tests/data/README.md says where to get them")
     return folder
 
 

@@ -16,6 +16,7 @@ import typer
 from hitlab import __version__
 from hitlab.cli import _signals
 from hitlab.errors import HitlabError, InterruptedRunError
+from hitlab.flags import in_flags
 
 # In the order of the help page: one server, what came out of it, traces.
 COMMANDS = (
@@ -113,5 +114,5 @@ def _drop_output() -> None:
 
 def _complain(message: str, status: int) -> int:
     with suppress(OSError):  # stderr is gone, too: the status says it
-        print(f"hitlab: {message}", file=sys.stderr, flush=True)
+        print(f"hitlab: {in_flags(message)}", file=sys.stderr, flush=True)
     return status

@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP end every command in the same way: what was measured is kept, and one line says so.
 
 The first signal is a KeyboardInterrupt in the main thread. Where an asyncio loop runs, it cancels the loop's main task,
-so that the loop unwinds in order, and is a KeyboardInterrupt afterwards. A later signal ends the process at once.
+so that it unwinds in order, and is a KeyboardInterrupt afterwards. A later signal ends the process at once.
 Signals of one burst count as one: `timeout` sends each to the process and again to its group, a closing terminal sends
 several. A signal that was ignored when hitlab started, as SIGHUP is under nohup, stays ignored.
 """
@@ -55,8 +55,8 @@ class Stops:
         else:
             raise KeyboardInterrupt
 
-    def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """asyncio.run for a command: a first signal cancels `main`, and raises KeyboardInterrupt after the loop."""
+    def run(self, main: Coroutine[Any, Any, T], runner: Callable[[Coroutine[Any, Any, T]], T]) -> T:
+        """Run `main` in an event loop, by `runner`; a first signal cancels it and is a KeyboardInterrupt afterwards."""
         import asyncio
 
         async def stoppable() -> T:
@@ -70,7 +70,7 @@ class Stops:
 
         self._cancel = lambda: None
         try:
-            return asyncio.run(stoppable())
+            return runner(stoppable())
         finally:
             self._cancel = None
             self._pay()
@@ -131,9 +131,23 @@ def handled() -> Iterator[Stops]:
         _current = before
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """asyncio.run, for the command that runs: what stops it cancels `main` first, then raises KeyboardInterrupt."""
-    return _current.run(main)
+class Loop:
+    """An event loop for the command that runs, as asyncio.Runner is one, which all signals end in order."""
+
+    def __init__(self) -> None:
+        import asyncio
+
+        self._runner = asyncio.Runner()
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run it to its end. Raises KeyboardInterrupt after a signal, when `main` has been cancelled and unwound."""
+        return _current.run(main, self._runner.run)
+
+    def __enter__(self) -> "Loop":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """`hitlab lab`: experiments that ask one question each, listed, explained and run."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hitlab.experiment.lab import Lab
+    from hitlab.measurement.asked import Asked
     from hitlab.measurement.lab import LabRun
-    from hitlab.measurement.prepare import Asked
     from hitlab.results.lab_result import LabPoint, LabResult
 
 app = typer.Typer(
@@ -120,11 +119,13 @@ def run(
     from dataclasses import replace
 
     from hitlab.client.http import root_url
+    from hitlab.experiment.plan import Experiment, check_numbers
+    from hitlab.experiment.shape import SharedPrefix
+    from hitlab.measurement.asked import Asked
     from hitlab.measurement.lab import LabRun
-    from hitlab.measurement.prepare import Asked
     from hitlab.results.reproduce import lab_command
 
-    opt.check_cold_by(cold_by)
+    check_numbers(Experiment(SharedPrefix(1, 1, 1), cold_by=cold_by))
     lab = _lab(name)
     started_here = emulate or cpu
     sizes = _block_sizes(block_size) or (_own_sizes(lab, engine, cpu) if started_here else [None])
@@ -132,7 +133,9 @@ def run(
         raise UsageError("--log is for a server that was started elsewhere", todo="leave it out, or name --base-url")
     if len(sizes) > 1 and not started_here:
         raise UsageError("a running server has one block size", todo="give --block-size one number")
-    asked = Asked(None, capacity_blocks, dp, False, opt.token_range(vocab_range), vocab_size)
+    asked = Asked(
+        capacity_blocks=capacity_blocks, ranks=dp, vocab_range=opt.token_range(vocab_range), vocab_tokens=vocab_size
+    )
     targets = [
         _target.Target(
             engine=engine,
@@ -171,10 +174,6 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
     from hitlab.cli._progress import progress
     from hitlab.errors import InterruptedRunError
 
-    async def on(where: _target.Target, base_url: str, told: Callable[[int, int], None]) -> None:
-        async with where.client(base_url, connections=64) as client:
-            await lab_run.on(client, where.asked, told)
-
     files.check_folder(out)
     if any(where.emulate for where in targets):
         print(
@@ -184,8 +183,8 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
     stopped: InterruptedRunError | None = None
     try:
         for where in targets:
-            with where.running() as base_url, progress(f"lab {lab_run.name}") as told:
-                _signals.run(on(where, base_url, told))
+            with where.connected(connections=64) as (loop, client), progress(f"lab {lab_run.name}") as told:
+                loop.run(lab_run.on(client, where.asked, told))
         lab_run.complete = True
     except KeyboardInterrupt:
         stopped = InterruptedRunError("interrupted", todo="the points that were measured are kept")

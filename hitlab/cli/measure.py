@@ -9,12 +9,14 @@ import typer
 from hitlab.cli import _options as opt
 from hitlab.cli import _signals, _target
 from hitlab.errors import InputError
+from hitlab.flags import in_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from hitlab.experiment.plan import Experiment
-    from hitlab.measurement.prepare import Asked, Prepared
+    from hitlab.measurement.asked import Asked
+    from hitlab.measurement.prepare import Prepared
     from hitlab.measurement.run import Run
     from hitlab.results.run_result import Result
 
@@ -71,24 +73,18 @@ def command(
     """
     import random
 
-    from hitlab import families
     from hitlab.errors import UsageError
     from hitlab.experiment.closed_form import check_shape, shape_of
-    from hitlab.experiment.plan import Experiment
+    from hitlab.experiment.plan import Experiment, plan
     from hitlab.experiment.shape import BreakOptions
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
 
     shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
     check_shape(shape, 1 if block_size is None else block_size, 1 if dp is None else dp)
     auto = flood_requests == "auto"
     if not auto and not (flood_requests.isdecimal() and len(flood_requests) < 10):
         raise UsageError(f"--flood-requests {flood_requests!r} is no number", todo="give a number, or auto")
-    opt.check_cold_by(cold_by)
-    for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency), ("--output-len", output_len)):
-        if value < 1:
-            raise UsageError(f"{option} is {value}", todo="give 1 or more")
-    how = families.break_mode(break_mode)
-    opt.note_unused_break_options(break_mode, how.TAKES, break_at, break_fixed)
+    opt.note_unused_break_options(break_mode, break_at, break_fixed)
     if seed is None:
         # A prefix is fresh only if no earlier run sent it.
         seed = random.SystemRandom().randrange(2**31) if cold_by == "fresh-prefix" else 0
@@ -104,7 +100,15 @@ def command(
         workload=workload,
         output_tokens=output_len,
     )
-    asked = Asked(block_size, capacity_blocks, dp, auto, opt.token_range(vocab_range), vocab_size)
+    plan(experiment, dp or 1)  # what can't be sent is said before anything is started
+    asked = Asked(
+        block_tokens=block_size,
+        capacity_blocks=capacity_blocks,
+        ranks=dp,
+        auto_flood=auto,
+        vocab_range=opt.token_range(vocab_range),
+        vocab_tokens=vocab_size,
+    )
     if log and (emulate or cpu):
         raise UsageError("--log is for a server that runs without metrics", todo="leave it out, or name --base-url")
     if dry_run:
@@ -137,37 +141,24 @@ def _measure(
 ) -> None:
     from hitlab import files
     from hitlab.errors import InterruptedRunError
-    from hitlab.measurement import prepare
+    from hitlab.measurement.run import prepare_run
 
     err = opt.console(stderr=True)
-    runs: list[Run] = []
-
-    def on_ready(run: "Run", prepared: "Prepared") -> None:
-        runs.append(run)
-        if prepared.facts.emulated:
-            err.print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one")
-        for warning in prepared.warnings:
-            err.print(f"note: {warning}")
-        for check in prepared.checks:
-            if not check.ok:
-                err.print(f"note: {check.name}: {check.detail}; the run will not be valid")
-
-    async def walk(base_url: str, watch: "_Progress") -> None:
-        async with where.client(base_url, experiment.concurrency) as client:
-            await prepare.measure(client, asked, experiment, watch, on_ready, log)
-
     files.check_folder(out)
+    run: Run | None = None
     walked, result = False, None
     saved: Path | InputError | None = None
     try:
-        with where.running() as base_url, _Progress(err) as watch:
+        with where.connected(experiment.concurrency) as (loop, client), _Progress(err) as watch:
             try:
-                _signals.run(walk(base_url, watch))
+                run = loop.run(prepare_run(client, asked, experiment, log))
+                _announce(run.prepared, err)
+                loop.run(run.walk(watch))
                 walked = True
             finally:  # before a server of ours is ended, which may take a while
-                if runs and (walked or runs[0].phases):
+                if run and (walked or run.phases):
                     with _signals.held():
-                        result = runs[0].result()
+                        result = _result(run, where, log)
                         saved = _saved(result, out)
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted", todo=_kept(saved) or "nothing had been measured yet") from None
@@ -213,19 +204,38 @@ def _kept(saved: "Path | InputError | None") -> str:
     return f"what was measured is in {saved}" if isinstance(saved, Path) else str(saved or "")
 
 
+def _announce(prepared: "Prepared", err: "Console") -> None:
+    """What has to be said of a run before it begins."""
+    if prepared.facts.emulated:
+        err.print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one")
+    for warning in prepared.warnings:
+        err.print(f"note: {in_flags(warning)}")
+    for check in prepared.checks:
+        if not check.ok:
+            err.print(f"note: {check.name}: {check.detail}; the run will not be valid")
+
+
+def _result(run: "Run", where: _target.Target, log: Path | None) -> "Result":
+    """What the run has measured, and how its server was asked for."""
+    import msgspec
+
+    return msgspec.structs.replace(run.result(), server=where.as_asked(log))
+
+
 def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: bool) -> None:
     from hitlab import families
     from hitlab.experiment.closed_form import phase_tally
     from hitlab.experiment.fit import warnings
+    from hitlab.experiment.plan import plan
     from hitlab.experiment.steps import Act
-    from hitlab.measurement.prepare import outlined
 
     block_tokens = asked.block_tokens or families.engine(engine).DEFAULT_BLOCK_TOKENS
     ranks = asked.ranks or 1
-    experiment, steps = outlined(experiment, ranks)
+    planned = plan(experiment, ranks)
+    experiment = planned.experiment
     capacity_tokens = asked.capacity_blocks and asked.capacity_blocks * block_tokens
     rows: list[dict[str, object]] = []
-    for step in steps:
+    for step in planned.steps:
         if step is Act.RESET:
             rows.append({"step": "reset" if experiment.cold_by == "reset" else "fresh prefixes"})
         elif step is Act.FLOOD:
@@ -242,7 +252,7 @@ def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: 
                     "closed_form_hit_tokens": tally.hit_tokens,
                 }
             )
-    said = warnings(experiment, steps, capacity_tokens, ranks) if experiment.flood_requests else []
+    said = [*map(in_flags, warnings(planned, capacity_tokens, ranks))] if experiment.flood_requests else []
     if as_json:
         opt.print_json({"engine": engine, "block_size": block_tokens, "steps": rows, "warnings": said})
         return

@@ -1,7 +1,6 @@
 """`hitlab record`: random sequences sent to a live engine, and everything it answered, in a file."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -58,7 +57,7 @@ def command(
     """
     from hitlab.errors import UsageError
     from hitlab.files import Output, claim
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
     from hitlab.recordings.recorder import Wanted, check_name
     from hitlab.recordings.recording import wrote
 
@@ -77,7 +76,12 @@ def command(
         metrics_urls=tuple(metrics_url or ()),
         emulate=emulate,
         cpu=cpu,
-        asked=Asked(block_size, capacity_blocks, vocab_range=opt.token_range(vocab_range), vocab_tokens=vocab_size),
+        asked=Asked(
+            block_tokens=block_size,
+            capacity_blocks=capacity_blocks,
+            vocab_range=opt.token_range(vocab_range),
+            vocab_tokens=vocab_size,
+        ),
         api_key_env=api_key_env,
         admin_key_env=admin_key_env,
         timeout_s=timeout,
@@ -95,43 +99,37 @@ def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     """Walk, and save what was finished, however the walk ended."""
     from hitlab.cli._progress import progress
     from hitlab.errors import HitlabError, InterruptedRunError
-    from hitlab.recordings.recorder import Recorder, prepare
+    from hitlab.recordings.recorder import prepare_recorder
 
-    recorders: list[Recorder] = []
+    recorder: Recorder | None = None
     kept = ""
-
-    async def walk(base_url: str, answered: Callable[[int, int], None]) -> None:
-        async with where.client(base_url) as client:
-            facts = await client.facts()
-            if facts.emulated:
-                opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
-            recorders.append(Recorder(client, facts, prepare(facts, where.asked, wanted), wanted))
-            await recorders[0].walk(answered)
-
     try:
-        with where.running() as base_url, progress("recording") as answered:
+        with where.connected() as (loop, client), progress("recording") as answered:
             try:
-                _signals.run(walk(base_url, answered))
+                recorder = loop.run(prepare_recorder(client, where.asked, wanted))
+                if recorder.emulated:
+                    opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
+                loop.run(recorder.walk(answered))
             finally:  # before a server of ours is ended, which may take a while
                 with _signals.held():
-                    kept = _save(recorders, out)
+                    kept = _save(recorder, out)
     except HitlabError:
         if kept:
             print(kept, file=sys.stderr)
         raise
     except KeyboardInterrupt:
         raise InterruptedRunError("interrupted", todo=kept or "no sequence was finished") from None
-    return recorders[0]
+    return recorder
 
 
-def _save(recorders: "list[Recorder]", out: Path) -> str:
+def _save(recorder: "Recorder | None", out: Path) -> str:
     """Write the finished sequences, if there are any, and say so."""
     from hitlab.recordings.recorder import save
 
-    if not (recorders and recorders[0].sequences):
+    if recorder is None or not recorder.sequences:
         return ""
-    save(recorders[0].recording(), out)
-    return f"finished sequences: {len(recorders[0].sequences):,}, in {out}"
+    save(recorder.recording(), out)
+    return f"finished sequences: {len(recorder.sequences):,}, in {out}"
 
 
 def _print_recording(kept: "Recording", dropped: list[str], out: Path, as_json: bool) -> None:

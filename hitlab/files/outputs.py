@@ -1,7 +1,7 @@
 """The rule of named outputs: none replaces an input, or a file that hitlab did not write.
 
 Every option that names a file to write goes through `claim` before any work starts, so that no hour of work ends in a
-refusal. docs/decisions/0006 says why the rule is as it is.
+refusal. docs/decisions/0007 says why the rule is as it is.
 """
 
 import os
@@ -59,7 +59,7 @@ def claim(outputs: Sequence[Output], inputs: Iterable[Path] = (), *, force: bool
             raise InputError(
                 f"exists and is not {output.kind} that hitlab wrote",
                 where=str(output.path),
-                todo=f"name another file with {output.option}, or overwrite this one with --force",
+                todo=f"name another file with {output.option}, or overwrite this one with `force`",
             )
     for output in outputs:
         _check_place(output.path)

@@ -57,7 +57,7 @@ def check_folder(folder: Path) -> None:
         try_folder(folder)
     except OSError as error:
         raise InputError(
-            f"results can't be written: {error.strerror}", where=str(folder), todo="name another --out"
+            f"results can't be written: {error.strerror}", where=str(folder), todo="name another `out`"
         ) from None
 
 

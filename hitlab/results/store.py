@@ -101,7 +101,7 @@ def _head(path: Path) -> _Versioned | None:
 
 def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise InputError("no such folder", where=str(folder), todo="name the --out of measure with --folder")
+        raise InputError("no such folder", where=str(folder), todo="name the `out` of measure with `folder`")
     return sorted(folder.rglob("[!.]*.json"), key=_order)
 
 
@@ -132,7 +132,7 @@ def find(name: str, folder: Path) -> Path:
         if labs:
             raise InputError("is a lab", where=str(labs[0]), todo=f"see hitlab report {labs[0]}")
         raise InputError(
-            f"no result begins with {name!r}", where=str(folder), todo=f"see hitlab results list --folder {folder}"
+            f"no result begins with {name!r}", where=str(folder), todo=f"see hitlab results list `folder` {folder}"
         )
     names = short_names(paths, folder)
     shown = [names[path] for path in named[:_CANDIDATES]]
@@ -172,7 +172,7 @@ def _encoded(document: Result | LabResult) -> bytes:
 
 
 def _stem(result: Result) -> str:
-    parts = [_moment(result.started_utc), result.engine.name, str(result.experiment["break_mode"])]
+    parts = [_moment(result.started_utc), result.engine.name, result.experiment.break_mode]
     return "-".join([*parts, *_marks(result.engine.source == "emulated", result.complete)])
 
 

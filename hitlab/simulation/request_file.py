@@ -1,4 +1,4 @@
-"""What replays counted, request by request, as a file: JSON Lines or Parquet, by its ending."""
+"""Writes the hit tokens of each request of a replay to a file: JSON Lines or Parquet, by the file's ending."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,7 +38,7 @@ def output(path: Path) -> Output:
 
 @contextmanager
 def opened(path: Path) -> Iterator[Write]:
-    """Yield a function that appends a replay's requests, each with the same extra columns first.
+    """Yield a function of a replay and extra columns, which appends a row a request that begins with those columns.
 
     The file is there, whole, when the block ends without an error; until then an older one stays as it was.
     Raises InputError when the file cannot be written.

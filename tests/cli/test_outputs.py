@@ -13,6 +13,7 @@ from helpers import Hitlab, Ran
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hitlab.cache.sizes import CacheSizes
 from hitlab.cli import COMMANDS, build_app
 from hitlab.servers.emulated import server as emulate
 
@@ -55,7 +56,7 @@ Ask = Callable[..., Ran]
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with emulate.start("vllm", emulate.settings("vllm", capacity_blocks=64)) as server:
+    with emulate.start("vllm", emulate.settings("vllm", CacheSizes(capacity_blocks=64))) as server:
         yield server.base_url
 
 

@@ -318,7 +318,8 @@ async def done():
 for each in (main, done):
     with _signals.handled() as stops:
         try:
-            _signals.run(each())
+            with _signals.Loop() as loop:
+                loop.run(each())
             print("never", flush=True)
         except KeyboardInterrupt:
             print("stopped", stops.status, flush=True)

@@ -138,7 +138,7 @@ def test_vllm_reset_that_is_not_there_names_dev_mode_and_cold_by(server: respx.R
     with pytest.raises(ResetRefusedError) as caught:
         ask(lambda client: client.reset())
     assert "VLLM_SERVER_DEV_MODE=1" in str(caught.value)
-    assert "--cold-by" in str(caught.value)
+    assert "`cold_by`" in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [405, 500])
@@ -180,7 +180,7 @@ def test_admin_key_opens_the_reset_and_api_key_the_rest(server: respx.Router) ->
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_key_is_named_and_never_printed(server: respx.Router, status: int) -> None:
     server.post("/flush_cache").respond(status)
-    with pytest.raises(KeyRefusedError, match="--admin-key-env") as caught:
+    with pytest.raises(KeyRefusedError, match="`admin_key_env`") as caught:
         ask(lambda client: client.reset(), engine="sglang", keys=Keys(api="sesame"))
     assert "sesame" not in str(caught.value)
     assert "sesame" not in repr(Keys(api="sesame"))
@@ -236,26 +236,26 @@ def test_server_of_another_kind_is_named_so(server: respx.Router) -> None:
         ask(lambda client: client.facts())
 
 
-def test_vllm_facts_are_the_effective_values_of_a_real_page(server: respx.Router, shared: Path) -> None:
+def test_vllm_facts_are_the_effective_values_of_a_real_page(server: respx.Router, data: Path) -> None:
     server.get("/version").respond(json={"version": "0.32.0"})
     server.get("/v1/models").respond(json={"data": [{"id": "tiny", "max_model_len": 16_384}]})
-    server.get("/metrics").respond(text=(shared / "golden/vllm/dp2.prom").read_text())
+    server.get("/metrics").respond(text=(data / "golden/vllm/dp2.prom").read_text())
     facts = ask(lambda client: client.facts())
     assert (facts.version, facts.model, facts.max_model_tokens) == ("0.32.0", "tiny", 16_384)
     assert (facts.block_tokens, facts.ranks, facts.caching) == (32, 2, True)
     assert facts.capacity_tokens == 2047 * 32  # one rank's pool, without its null block
 
 
-def test_vllm_says_when_caching_is_off(server: respx.Router, shared: Path) -> None:
-    server.get("/metrics").respond(text=(shared / "golden/vllm/pcoff.prom").read_text())
+def test_vllm_says_when_caching_is_off(server: respx.Router, data: Path) -> None:
+    server.get("/metrics").respond(text=(data / "golden/vllm/pcoff.prom").read_text())
     server.route().respond(404)
     assert ask(lambda client: client.facts()).caching is False
 
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
-def test_sglang_facts_come_from_the_old_path_too(server: respx.Router, shared: Path, path: str) -> None:
-    server.get(path).respond(json=json.loads((shared / "golden/sglang/server_info_trimmed.json").read_text()))
-    server.get("/metrics").respond(text=(shared / "golden/sglang/p1_a_after.prom").read_text())
+def test_sglang_facts_come_from_the_old_path_too(server: respx.Router, data: Path, path: str) -> None:
+    server.get(path).respond(json=json.loads((data / "golden/sglang/server_info_trimmed.json").read_text()))
+    server.get("/metrics").respond(text=(data / "golden/sglang/p1_a_after.prom").read_text())
     server.route().respond(404)
     facts = ask(lambda client: client.facts(), engine="sglang")
     assert (facts.version, facts.block_tokens, facts.capacity_tokens) == ("0.5.23", 1, 200_000)
@@ -527,7 +527,7 @@ def test_address_given_twice_is_counted_once(server: respx.Router) -> None:
 @pytest.mark.parametrize(("engine", "other"), [("vllm", "sglang"), ("sglang", "vllm")])
 def test_page_of_another_engine_names_it(server: respx.Router, engine: str, other: str) -> None:
     server.get("/metrics").respond(text=f"{other}:prompt_tokens_total 8\n")
-    with pytest.raises(MetricsError, match=f"has {other}: metrics; did you mean --engine {other}"):
+    with pytest.raises(MetricsError, match=f"has {other}: metrics; did you mean `engine` {other}"):
         ask(lambda client: client.scrape(), engine=engine)
 
 

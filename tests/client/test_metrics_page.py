@@ -57,12 +57,12 @@ def only_tally(found: Counters) -> Tally:
         (SGLANG, "sglang/p1_a_after.prom", Tally(174_344, 135_819)),
     ],
 )
-def test_real_pages_give_the_tokens_they_hold(shared: Path, engine: object, body: str, tally: Tally) -> None:
-    assert only_tally(counters(engine, (shared / "golden" / body).read_text())) == tally
+def test_real_pages_give_the_tokens_they_hold(data: Path, engine: object, body: str, tally: Tally) -> None:
+    assert only_tally(counters(engine, (data / "golden" / body).read_text())) == tally
 
 
-def test_real_sglang_page_of_two_ranks_is_their_sum(shared: Path) -> None:
-    page = read_page((shared / "golden/sglang/dp2_p1_after.prom").read_text())
+def test_real_sglang_page_of_two_ranks_is_their_sum(data: Path) -> None:
+    page = read_page((data / "golden/sglang/dp2_p1_after.prom").read_text())
     by_rank = [
         sum(tokens(page.named("sglang:prefill_effective_tokens_total"), dp_rank=rank, mode=mode) or 0
             for mode in ("input", "device_hit"))
@@ -72,8 +72,8 @@ def test_real_sglang_page_of_two_ranks_is_their_sum(shared: Path) -> None:
     assert only_tally(SGLANG.read_counters(page, None)).queried_tokens == sum(by_rank)
 
 
-def test_page_without_stats_names_the_flag(shared: Path) -> None:
-    body = (shared / "golden/vllm/nostats.prom").read_text().removesuffix("200\n").removesuffix("200")  # its status
+def test_page_without_stats_names_the_flag(data: Path) -> None:
+    body = (data / "golden/vllm/nostats.prom").read_text().removesuffix("200\n").removesuffix("200")  # its status
     with pytest.raises(MetricsError, match="--disable-log-stats"):
         counters(VLLM, body)
 

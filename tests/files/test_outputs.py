@@ -94,7 +94,7 @@ def test_only_what_hitlab_wrote_or_nothing_is_overwritten_without_force(
         if force or content in ("none", "empty", "ours"):
             claim(wanted, force=force)
         else:
-            with pytest.raises(InputError, match=r"exists and is not a table that hitlab wrote; .* --csv.* --force"):
+            with pytest.raises(InputError, match=r"exists and is not a table that hitlab wrote; .* --csv.* `force`"):
                 claim(wanted, force=force)
         # Nothing is written by asking.
         assert sorted(Path(folder).iterdir()) == before

@@ -164,7 +164,7 @@ def test_full_disk_is_found_before_the_work(tmp_path: Path) -> None:
 
 def test_folder_that_can_not_be_made_is_found_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="--out"):
+    with pytest.raises(InputError, match="`out`"):
         files.check_folder(tmp_path / "file" / "results")
 
 

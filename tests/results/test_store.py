@@ -4,6 +4,8 @@ from pathlib import Path
 
 import msgspec
 
+from hitlab.experiment.plan import Experiment
+from hitlab.experiment.shape import SharedPrefix
 from hitlab.results import store
 from hitlab.results.run_result import EngineInfo, Result
 
@@ -24,7 +26,7 @@ def result(source: str = "real", complete: bool = True) -> Result:
             data_parallel_ranks=1,
             source=source,
         ),
-        experiment={"break_mode": "capacity"},
+        experiment=Experiment(SharedPrefix(64, 1000, 200), "capacity"),
         phases=[],
         checks=[],
         complete=complete,

@@ -1,7 +1,7 @@
 """Writes the JSON schemas of the files in results/ from the code that reads and writes them.
 
-python docs/schema.py           # rewrite docs/result.schema.json and docs/lab.schema.json
-python docs/schema.py --check   # exit status 1 when one is out of date
+python tools/schemas.py           # rewrite docs/schemas/result.schema.json and docs/schemas/lab.schema.json
+python tools/schemas.py --check   # exit status 1 when one is out of date
 """
 
 import json
@@ -14,7 +14,7 @@ import msgspec
 from hitlab.results.lab_result import LAB_SCHEMA_VERSION, LabResult
 from hitlab.results.run_result import SCHEMA_VERSION, Result
 
-FOLDER = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "schemas"
 
 
 def schemas() -> dict[Path, str]:
