@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and SIGHUP end every command in the same way: what was measured is kept, and one line says so.
 
 The first signal is a KeyboardInterrupt in the main thread. Where an asyncio loop runs, it cancels the loop's main task,
-so that the loop unwinds in order, and is a KeyboardInterrupt afterwards. A later signal ends the process at once.
+so that it unwinds in order, and is a KeyboardInterrupt afterwards. A later signal ends the process at once.
 Signals of one burst count as one: `timeout` sends each to the process and again to its group, a closing terminal sends
 several. A signal that was ignored when hitlab started, as SIGHUP is under nohup, stays ignored.
 """
@@ -13,10 +13,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    import asyncio
+from typing import Any, TypeVar
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BURST_S = 1.0
@@ -58,8 +55,8 @@ class Stops:
         else:
             raise KeyboardInterrupt
 
-    def run(self, runner: "asyncio.Runner", main: Coroutine[Any, Any, T]) -> T:
-        """runner.run for a command: a first signal cancels `main`, and raises KeyboardInterrupt once it has unwound."""
+    def run(self, main: Coroutine[Any, Any, T], runner: Callable[[Coroutine[Any, Any, T]], T]) -> T:
+        """Run `main` in an event loop, by `runner`; a first signal cancels it and is a KeyboardInterrupt afterwards."""
         import asyncio
 
         async def stoppable() -> T:
@@ -73,7 +70,7 @@ class Stops:
 
         self._cancel = lambda: None
         try:
-            return runner.run(stoppable())
+            return runner(stoppable())
         finally:
             self._cancel = None
             self._pay()
@@ -135,23 +132,22 @@ def handled() -> Iterator[Stops]:
 
 
 class Loop:
-    """The event loop of the command that runs."""
+    """An event loop for the command that runs, as asyncio.Runner is one, which all signals end in order."""
 
-    def __init__(self, runner: "asyncio.Runner") -> None:
-        self._runner = runner
+    def __init__(self) -> None:
+        import asyncio
+
+        self._runner = asyncio.Runner()
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run to its end; what stops the command cancels `main` first, then raises KeyboardInterrupt."""
-        return _current.run(self._runner, main)
+        """Run it to its end. Raises KeyboardInterrupt after a signal, when `main` has been cancelled and unwound."""
+        return _current.run(main, self._runner.run)
 
+    def __enter__(self) -> "Loop":
+        return self
 
-@contextmanager
-def loop() -> Iterator[Loop]:
-    """An event loop for the command that runs, closed at the end of the block."""
-    import asyncio
-
-    with asyncio.Runner() as runner:
-        yield Loop(runner)
+    def __exit__(self, *error: object) -> None:
+        self._runner.close()
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class Target:
     @contextmanager
     def connected(self, connections: int = 1) -> Iterator["tuple[_signals.Loop, EngineClient]"]:
         """A client for the server, and the event loop to run it in; both end with the block."""
-        with self.running() as base_url, _signals.loop() as loop:
+        with self.running() as base_url, _signals.Loop() as loop:
             client = self.client(base_url, connections)
             try:
                 yield loop, client

@@ -1,7 +1,7 @@
 """The rule of named outputs: none replaces an input, or a file that hitlab did not write.
 
 Every option that names a file to write goes through `claim` before any work starts, so that no hour of work ends in a
-refusal. docs/decisions/0006 says why the rule is as it is.
+refusal. docs/decisions/0007 says why the rule is as it is.
 """
 
 import os

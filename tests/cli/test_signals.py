@@ -318,7 +318,7 @@ async def done():
 for each in (main, done):
     with _signals.handled() as stops:
         try:
-            with _signals.loop() as loop:
+            with _signals.Loop() as loop:
                 loop.run(each())
             print("never", flush=True)
         except KeyboardInterrupt:
