@@ -20,7 +20,6 @@ from benchmarks.native import (
 )
 from benchmarks.replay import ours
 from hitlab import families
-from hitlab.simulation import kernels
 from hitlab.simulation.hit_curve import lru_curve
 from hitlab.traces.reader import read_trace
 
@@ -52,7 +51,7 @@ def main() -> None:
             write_oracle_general(trace, binary)
             for name, theirs in THEIRS.items():
                 jobs[f"libcachesim {name}"] = libcachesim_seconds(binary, theirs, CAPACITY_BLOCKS)
-        jobs["LRU's whole curve"] = lambda: cpu_seconds(lambda: lru_curve(trace, kernel=kernels.curve_kernel()))
+        jobs["LRU's whole curve"] = lambda: cpu_seconds(lambda: lru_curve(trace))
         taken = in_turn(jobs, options.rounds, repeat=3)
         print(f"{options.trace.name}: {trace.blocks.size:,} accesses, median of {options.rounds}\n")
         for name in jobs:

@@ -11,12 +11,11 @@ from typing import Any
 import msgspec
 
 from hitlab.cache.model import CacheModel, Ranks
-from hitlab.cache.radix import RadixCache, from_recording
+from hitlab.cache.radix import RadixCache
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
 from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
-from hitlab.recordings.recording import Recording
 from hitlab.tokens import Prompt, Tally
 
 NAME = "sglang"
@@ -25,8 +24,8 @@ DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_BLOCK_TOKENS = 1
 FACT_PATHS: tuple[tuple[str, ...], ...] = (("/server_info", "/get_server_info"), ("/model_info", "/get_model_info"))
 METRIC_PREFIX = "sglang:"
-NO_METRICS = "start SGLang with --enable-metrics, or give measure its log with --log FILE"
-NO_RESET = "measure with --cold-by fresh-prefix"
+NO_METRICS = "start SGLang with --enable-metrics, or give measure its log with `log` FILE"
+NO_RESET = "measure with `cold_by` fresh-prefix"
 LOG_LACKS = ""
 
 _EFFECTIVE = "sglang:prefill_effective_tokens_total"  # 0.5.18 and newer; retracted requests not counted again
@@ -137,7 +136,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
         model_path=info.model_path,
         max_model_tokens=info.context_length or info.max_req_input_len,
         block_tokens=block_tokens,
-        pool_blocks=capacity_tokens // block_tokens if capacity_tokens and block_tokens else None,
+        capacity_blocks=capacity_tokens // block_tokens if capacity_tokens and block_tokens else None,
         capacity_tokens=capacity_tokens,
         caching=None if off is None else not off,
         ranks=info.dp_size or 1,
@@ -223,8 +222,8 @@ def cache_model(facts: ServerFacts) -> CacheModel:
         RadixCache(
             facts.capacity_tokens,
             facts.block_tokens,
-            chunk_tokens=facts.chunked_prefill_tokens,
-            overlap=facts.overlap_schedule,
+            facts.chunked_prefill_tokens,
+            facts.overlap_schedule,
         )
         for _ in range(facts.ranks)
     )
@@ -240,9 +239,16 @@ def recording_sizes(facts: ServerFacts) -> Mapping[str, Any]:
     }
 
 
-def recording_model(recording: Recording) -> CacheModel:
-    """The cache a recording was made with."""
-    return from_recording(recording)
+def recorded_facts(sizes: Mapping[str, Any]) -> ServerFacts:
+    """The server that a recording with these sizes was made on."""
+    page_tokens, capacity_tokens = sizes["page_size"], sizes["capacity_tokens"]
+    return ServerFacts(
+        block_tokens=page_tokens,
+        capacity_blocks=capacity_tokens // page_tokens,
+        capacity_tokens=capacity_tokens,
+        chunked_prefill_tokens=sizes.get("chunked_prefill_size"),
+        overlap_schedule=sizes.get("overlap_schedule", True),
+    )
 
 
 def _gauge(page: Page | None, name: str) -> int | None:

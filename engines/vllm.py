@@ -10,12 +10,11 @@ from typing import Any
 import msgspec
 
 from hitlab.cache.model import CacheModel, Ranks
-from hitlab.cache.paged import PagedCache, from_recording
+from hitlab.cache.paged import PagedCache
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
 from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
-from hitlab.recordings.recording import Recording
 from hitlab.tokens import Prompt, Tally
 
 NAME = "vllm"
@@ -24,8 +23,8 @@ DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_BLOCK_TOKENS = 16
 FACT_PATHS: tuple[tuple[str, ...], ...] = (("/version",), ("/v1/models",))
 METRIC_PREFIX = "vllm:"
-NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with --metrics-url"
-NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with --cold-by fresh-prefix"
+NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with `metrics_urls`"
+NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with `cold_by` fresh-prefix"
 LOG_LACKS = "vLLM's log gives only the hit rate of its last 1,000 requests, and no tokens"
 
 # The pair of today, and its name before it lost the gpu_. Around 0.10 a page has both, counting the same tokens.
@@ -151,9 +150,8 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
         model_path=model.root,
         max_model_tokens=model.max_model_len,
         block_tokens=block_tokens,
-        pool_blocks=blocks,
-        # The null block is part of the pool and holds nothing.
-        capacity_tokens=(blocks - 1) * block_tokens if blocks and block_tokens else None,
+        capacity_blocks=blocks,
+        capacity_tokens=_held_tokens(blocks, block_tokens) if blocks and block_tokens else None,
         caching={"True": True, "False": False}.get(labels.get("enable_prefix_caching", "")),
         ranks=ranks,
         emulated="emulated" in str(version),
@@ -213,12 +211,20 @@ def cache_model(facts: ServerFacts) -> CacheModel:
 
 def recording_sizes(facts: ServerFacts) -> Mapping[str, Any]:
     """The null block counts among num_gpu_blocks."""
-    return {"block_size": facts.block_tokens, "num_gpu_blocks": facts.pool_blocks}
+    return {"block_size": facts.block_tokens, "num_gpu_blocks": facts.capacity_blocks}
 
 
-def recording_model(recording: Recording) -> CacheModel:
-    """The cache a recording was made with."""
-    return from_recording(recording)
+def recorded_facts(sizes: Mapping[str, Any]) -> ServerFacts:
+    """The server that a recording with these sizes was made on."""
+    block_tokens, blocks = sizes["block_size"], sizes["num_gpu_blocks"]
+    return ServerFacts(
+        block_tokens=block_tokens, capacity_blocks=blocks, capacity_tokens=_held_tokens(blocks, block_tokens)
+    )
+
+
+def _held_tokens(blocks: int, block_tokens: int) -> int:
+    """Tokens in a pool of so many blocks, of which the null block holds none."""
+    return (blocks - 1) * block_tokens
 
 
 def _number(labels: Mapping[str, str], *names: str) -> int | None:

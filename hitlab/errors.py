@@ -9,6 +9,7 @@ HitlabError
 │   ├── KeyRefusedError     401 or 403
 │   ├── ResetRefusedError   the cache could not be emptied
 │   ├── MetricsError        no counters, or counters that make no sense
+│   ├── CountersFellError   counters are lower than they were
 │   └── RequestRefusedError a completion came back with an error status
 ├── LaunchError         a server of our own could not be started
 └── InterruptedRunError stopped by Ctrl-C (exit status 130)
@@ -65,6 +66,10 @@ class ResetRefusedError(ServerError):
 
 class MetricsError(ServerError):
     """No counters at the address, or counters that make no sense."""
+
+
+class CountersFellError(ServerError):
+    """Counters are lower than they were: the server restarted, or another one answers."""
 
 
 class RequestRefusedError(ServerError):

@@ -15,14 +15,9 @@ def _trial(index: int, dense: bool = False) -> Trial:
     )
 
 
-def _span(server: Server) -> int:
-    """Tokens of one step of the picture; where every token is a block, of one that the other engine would have."""
-    return max(16, server.block_tokens)
-
-
 def _trials(server: Server) -> list[Trial]:
     """The exercise's six, then the first steps closely, and one step in the middle."""
-    span = _span(server)
+    span = server.step_tokens
     close = {step * span + off for step in range(5) for off in (0, span // 2, span - 1)}
     middle = {500 // span * span + off for off in (-1, 0)}
     indices = sorted(index for index in {*_EXERCISE, *close, *middle} if 0 <= index < _SHAPE.prefix_tokens)
@@ -50,6 +45,6 @@ LAB = Lab(
     axis=Axis("index of the changed token"),
     trials=_trials,
     line=_line,
-    closer=lambda server: (0, 4.5 * _span(server)),
+    closer=lambda server: (0, 4.5 * server.step_tokens),
     block_tokens=(None, 16),
 )

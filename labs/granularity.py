@@ -16,14 +16,9 @@ def _trial(prefix_tokens: int, dense: bool = False) -> Trial:
     return Trial(Experiment(shape), (Reading(prefix_tokens),), dense)
 
 
-def _span(server: Server) -> int:
-    """Tokens of one step of the picture; where every token is a block, of one that the other engine would have."""
-    return max(16, server.block_tokens)
-
-
 def _trials(server: Server) -> list[Trial]:
     """Around the first four block boundaries, then between them."""
-    span = _span(server)
+    span = server.step_tokens
     edges = [step * span + off for step in range(1, 5) for off in (-1, 0, 1)]
     between = [step * span + part * span // 4 for step in range(4) for part in (1, 2, 3)]
     swept = sorted([*((tokens, False) for tokens in edges), *((tokens, True) for tokens in between)])
@@ -36,7 +31,7 @@ def _trials(server: Server) -> list[Trial]:
 
 
 def _line(server: Server) -> list[Trial]:
-    return [_trial(tokens) for tokens in range(1, 4 * _span(server) + 2)]
+    return [_trial(tokens) for tokens in range(1, 4 * server.step_tokens + 2)]
 
 
 LAB = Lab(

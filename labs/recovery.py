@@ -1,30 +1,28 @@
 """Two ways to lose the hits that look the same, and which of them comes back by itself."""
 
+from dataclasses import replace
+
+from hitlab.experiment.fit import with_auto_flood
 from hitlab.experiment.lab import Axis, Lab, Reading, Server, Trial
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.shape import SharedPrefix
 
 _SHAPE = SharedPrefix(64, 1000, 200)
-_FLOOD_TOKENS = 4096
 
 
-def _flood(server: Server) -> tuple[int, int]:
-    """Prompts and tokens of a flood that fills every rank's pool; the lab page's, where its size is not known."""
-    tokens = min(_FLOOD_TOKENS, (server.max_model_tokens or _FLOOD_TOKENS + 1) - 1)
+def _flooded(server: Server) -> Experiment:
+    """A flood that fills every rank's pool; of the lab page's size, where the pool's is not known."""
+    flooded = Experiment(_SHAPE, "capacity")
     if server.capacity_tokens is None:
-        return 400, tokens
-    return (-(-(server.capacity_tokens + _SHAPE.prompt_tokens) // tokens) + 1) * server.ranks, tokens
+        longest_tokens = (server.max_model_tokens or flooded.flood_tokens + 1) - 1
+        return replace(flooded, flood_tokens=min(flooded.flood_tokens, longest_tokens))
+    return with_auto_flood(flooded, server.capacity_tokens, server.ranks, server.max_model_tokens)
 
 
 def _trials(server: Server) -> list[Trial]:
-    requests, tokens = _flood(server)
     breaks = {
         "salt": (Experiment(_SHAPE, "salt"), "break", "repeat"),
-        "capacity": (
-            Experiment(_SHAPE, "capacity", flood_requests=requests, flood_tokens=tokens),
-            "evicted",
-            "recovery",
-        ),
+        "capacity": (_flooded(server), "evicted", "recovery"),
     }
     trials: list[Trial] = []
     for name, (experiment, broken, again) in breaks.items():

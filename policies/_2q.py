@@ -1,13 +1,13 @@
 """2Q, after Johnson and Shasha, "2Q: a low overhead high performance buffer management replacement algorithm",
 VLDB 1994, the full version.
 
-A new block enters `a1in`, a FIFO; one that leaves it is remembered in `a1out`, without being resident. A block that
-comes back while remembered enters `am`, an LRU list. A full cache takes from a1in if that is above its share,
+A new block enters `a1in`, a FIFO. A block evicted from it is remembered in `a1out`, without being resident. A block
+requested while it is remembered enters `am`, an LRU list. A full cache evicts from a1in if that is above its share,
 otherwise from am. A hit in a1in changes nothing. The paper's shares are kept, a1in a quarter of the capacity and
 a1out half of it, rounded down.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 from hitlab.errors import UsageError
 from hitlab.simulation.structures import (
     Fifo,
-    Lists,
-    Log,
-    enter,
-    entered,
-    leave,
-    leave_oldest,
+    LinkedLists,
+    RemovableFifo,
+    append,
     length,
     link,
-    list_members,
-    log_members,
+    linked_list_members,
     members,
     new_fifo,
-    new_lists,
-    new_log,
+    new_linked_lists,
+    new_removable_fifo,
     pop,
     push,
+    removable_length,
+    removable_members,
+    remove,
+    remove_oldest,
     rule,
     unlink,
 )
@@ -38,6 +38,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "2Q"
 VARIANT = "full 2Q: a1in is first in, first out, hits in it change nothing; blocks from am are not remembered"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, OUT, IN, MAIN = range(4)
 
@@ -47,8 +50,8 @@ class Cache(NamedTuple):
 
     where: NDArray[np.uint8]  # [distinct blocks]
     a1in: Fifo
-    a1out: Log
-    am: Lists
+    a1out: RemovableFifo
+    am: LinkedLists
     am_size: NDArray[np.uint32]  # [1]
     in_blocks: int
     out_blocks: int
@@ -56,7 +59,7 @@ class Cache(NamedTuple):
 
 
 def new(trace: Trace, capacity_blocks: int, *, in_ratio: float = 0.25, out_ratio: float = 0.5) -> Cache:
-    """An empty cache; a1in has `in_ratio` of the capacity as its own, a1out remembers `out_ratio` of it."""
+    """An empty cache; the share of a1in is `in_ratio` of the capacity, a1out remembers `out_ratio` of it."""
     if not 0 <= in_ratio <= 1:
         raise UsageError(f"an in ratio of {in_ratio}", todo="choose one from 0 to 1")
     if not 0 <= out_ratio <= 100:
@@ -65,8 +68,8 @@ def new(trace: Trace, capacity_blocks: int, *, in_ratio: float = 0.25, out_ratio
     return Cache(
         where=np.zeros(distinct, np.uint8),
         a1in=new_fifo(min(capacity_blocks, distinct)),
-        a1out=new_log(trace.blocks.size, distinct),  # at most one eviction an access
-        am=new_lists(1, distinct),
+        a1out=new_removable_fifo(trace.blocks.size, distinct),  # at most one eviction an access
+        am=new_linked_lists(1, distinct),
         am_size=np.zeros(1, np.uint32),
         in_blocks=int(capacity_blocks * in_ratio),
         out_blocks=int(capacity_blocks * out_ratio),
@@ -76,7 +79,7 @@ def new(trace: Trace, capacity_blocks: int, *, in_ratio: float = 0.25, out_ratio
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """In a1in or am; a1out does not count."""
+    """Whether the block is in a1in or am; a1out does not count."""
     return bool(cache.where[block] >= IN)
 
 
@@ -90,7 +93,7 @@ def access(cache: Cache, block: int) -> None:
         unlink(cache.am, block)
     else:
         if where == OUT:
-            leave(cache.a1out, block)
+            remove(cache.a1out, block)
         if length(cache.a1in) + cache.am_size[0] >= cache.capacity_blocks:
             evict(cache)
         if where == ABSENT:
@@ -104,7 +107,7 @@ def access(cache: Cache, block: int) -> None:
 
 @rule
 def evict(cache: Cache) -> None:
-    """From a1in, remembering the block, if that is above its share or am is empty; else from am."""
+    """Evict from a1in, and remember the block, if a1in is above its share or am is empty; else evict from am."""
     if length(cache.a1in) > cache.in_blocks or cache.am_size[0] == 0:
         victim = pop(cache.a1in)
         remember(cache, victim)
@@ -117,12 +120,12 @@ def evict(cache: Cache) -> None:
 
 @rule
 def remember(cache: Cache, block: int) -> None:
-    """Append to a1out, after the oldest was forgotten if it is full."""
+    """Append an evicted block to a1out. A full a1out first forgets its oldest block."""
     cache.where[block] = ABSENT
     if cache.out_blocks > 0:
-        if entered(cache.a1out) >= cache.out_blocks:
-            cache.where[leave_oldest(cache.a1out)] = ABSENT
-        enter(cache.a1out, block)
+        if removable_length(cache.a1out) >= cache.out_blocks:
+            cache.where[remove_oldest(cache.a1out)] = ABSENT
+        append(cache.a1out, block)
         cache.where[block] = OUT
 
 
@@ -131,12 +134,12 @@ def size_blocks(cache: Cache) -> int:
     return int(length(cache.a1in)) + int(cache.am_size[0])
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """More blocks than fit, a queue without its blocks."""
     queues = (
         ("a1in", IN, members(cache.a1in).tolist()),
-        ("a1out", OUT, log_members(cache.a1out).tolist()),
-        ("am", MAIN, list_members(cache.am, cache.where.size)),
+        ("a1out", OUT, removable_members(cache.a1out).tolist()),
+        ("am", MAIN, linked_list_members(cache.am, cache.where.size)),
     )
     found = []
     if size_blocks(cache) > cache.capacity_blocks:

@@ -1,20 +1,24 @@
 """ARC, after Megiddo and Modha, "ARC: a self-tuning, low overhead replacement cache", FAST 2003, figure 4.
 
-T1 holds blocks used once, T2 blocks used again, both least recent first; B1 and B2 remember what left them, as many
-blocks in all as the cache holds once more. A hit in B1 raises T1's target size, a hit in B2 lowers it. The target is
+T1 holds blocks used once, T2 blocks used again, both least recent first. B1 and B2 remember blocks evicted from them,
+without holding them; all four lists together have at most twice the capacity. A request for a block in B1 raises
+T1's target size, one for a block in B2 lowers it. The target is
 a real number, as in the paper, not rounded.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.simulation.structures import LinkedLists, link, linked_list_members, new_linked_lists, rule, unlink
 from hitlab.traces.trace import Trace
 
 NAME = "ARC"
 VARIANT = "as published; the target size of T1 is a real number"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, B1, B2, T1, T2 = range(5)
 
@@ -23,7 +27,7 @@ class Cache(NamedTuple):
     """The four lists, and for each block the one that holds it."""
 
     where: NDArray[np.uint8]  # [distinct blocks]
-    lists: Lists
+    lists: LinkedLists  # of the five states; that of ABSENT stays empty
     sizes: NDArray[np.uint32]  # [5], by list
     target: NDArray[np.float64]  # [1], of T1
     capacity_blocks: int
@@ -32,13 +36,13 @@ class Cache(NamedTuple):
 def new(trace: Trace, capacity_blocks: int) -> Cache:
     """An empty cache."""
     distinct = trace.distinct_blocks
-    lists = new_lists(5, distinct)
+    lists = new_linked_lists(5, distinct)
     return Cache(np.zeros(distinct, np.uint8), lists, np.zeros(5, np.uint32), np.zeros(1), capacity_blocks)
 
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """In T1 or T2."""
+    """Whether the block is in T1 or T2."""
     return bool(cache.where[block] >= T1)
 
 
@@ -64,7 +68,7 @@ def access(cache: Cache, block: int) -> None:
 
 @rule
 def make_room_for_new(cache: Cache) -> None:
-    """Case IV: keep T1 and B1 together within the capacity, and all four within twice of it."""
+    """Case IV of the paper: keep T1 and B1 together within the capacity, and all four lists within twice of it."""
     sizes = cache.sizes
     if sizes[T1] + sizes[B1] == cache.capacity_blocks:
         if sizes[B1] == 0:
@@ -90,7 +94,7 @@ def replace(cache: Cache, hit_in_b2: bool) -> None:
 
 @rule
 def move(cache: Cache, source: int, target: int) -> None:
-    """The oldest of one list becomes the newest of another."""
+    """Move the least recent block of one list to the end of another, where it is the most recent."""
     block = oldest(cache, source)
     take(cache, block)
     put(cache, target, block)
@@ -98,14 +102,14 @@ def move(cache: Cache, source: int, target: int) -> None:
 
 @rule
 def oldest(cache: Cache, where: int) -> int:
-    """The least recent block of a list that has one."""
+    """The least recent block of a list that is not empty."""
     block: int = cache.lists.after[cache.where.size + where]
     return block
 
 
 @rule
 def take(cache: Cache, block: int) -> None:
-    """Take a block out of its list."""
+    """Remove a block from the list that it is in."""
     unlink(cache.lists, block)
     cache.sizes[cache.where[block]] -= 1
     cache.where[block] = ABSENT
@@ -113,7 +117,7 @@ def take(cache: Cache, block: int) -> None:
 
 @rule
 def put(cache: Cache, where: int, block: int) -> None:
-    """Append a block to a list."""
+    """Append a block, as the most recent, to a list."""
     link(cache.lists, cache.where.size + where, block)
     cache.sizes[where] += 1
     cache.where[block] = where
@@ -124,7 +128,7 @@ def size_blocks(cache: Cache) -> int:
     return int(cache.sizes[T1]) + int(cache.sizes[T2])
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """More blocks than fit or may be remembered, a list without its blocks, a target out of range."""
     capacity, found = cache.capacity_blocks, []
     if size_blocks(cache) > capacity:
@@ -134,7 +138,7 @@ def faults(cache: Cache) -> list[str]:
     if int(cache.sizes.sum()) > 2 * capacity:
         found.append(f"{cache.sizes.sum()} blocks are remembered, more than {2 * capacity}")
     for where, name in ((T1, "T1"), (T2, "T2"), (B1, "B1"), (B2, "B2")):
-        blocks = list_members(cache.lists, cache.where.size + where)
+        blocks = linked_list_members(cache.lists, cache.where.size + where)
         if sorted(blocks) != np.flatnonzero(cache.where == where).tolist():
             found.append(f"{name} does not hold the blocks that are marked as its own")
         if len(blocks) != cache.sizes[where]:

@@ -5,26 +5,32 @@ block it accesses has more BLOCK hits. It is a bound on block hits and not prove
 blocks of one prefix are worth nothing without those before them.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.structures import Marks, highest, mark, marked, new_marks, rule, unmark
+from hitlab.simulation.structures import Bitmap, bitmap_members, clear_bit, highest_set_bit, new_bitmap, rule, set_bit
 from hitlab.traces.trace import Trace
 
 NAME = "BELADY"
 VARIANT = "clairvoyant: a bound on block hits, not proven optimal for prefix hits"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 SIZE, NOW = 0, 1
 
 
 class Cache(NamedTuple):
-    """Each resident block is a mark at the time of its next use; blocks of no further use come after the last time."""
+    """For each resident block, a bit is set at the number of the reference that uses it next.
+
+    A block that is not used again has its bit above those of all references, at `references + block`.
+    """
 
     here: NDArray[np.bool_]  # [distinct blocks]
-    due: NDArray[np.uint32]  # [distinct blocks], the mark of a resident block
-    times: Marks
+    due: NDArray[np.uint32]  # [distinct blocks], the number of the bit of a resident block
+    times: Bitmap  # [references + distinct blocks]
     blocks: NDArray[np.uint32]  # [references]
     next_use: NDArray[np.uint32]  # [references], the reference that uses the block next, or none as in `due`
     at: NDArray[np.uint32]  # [2]: blocks resident, the reference accessed now
@@ -32,12 +38,12 @@ class Cache(NamedTuple):
 
 
 def new(trace: Trace, capacity_blocks: int) -> Cache:
-    """An empty cache that will know the whole trace."""
+    """An empty cache for this trace, whose references it will look up in advance."""
     distinct, references = trace.distinct_blocks, trace.blocks.size
     return Cache(
         np.zeros(distinct, np.bool_),
         np.zeros(distinct, np.uint32),
-        new_marks(references + distinct),
+        new_bitmap(references + distinct),
         trace.blocks.view(np.uint32),
         np.empty(references, np.uint32),
         np.zeros(2, np.uint32),
@@ -47,30 +53,30 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """Marked."""
+    """Whether the block is in the cache."""
     return bool(cache.here[block])
 
 
 @rule
 def access(cache: Cache, block: int) -> None:
-    """Move the block's mark to its next use, or bring it in; evict the furthest first if the cache is full."""
+    """Move the block's bit to its next use; bring it in if it is new, after an eviction if the cache is full."""
     if cache.at[NOW] == 0:
         foresee(cache)
     if cache.here[block]:
-        unmark(cache.times, cache.due[block])
+        clear_bit(cache.times, cache.due[block])
     else:
         if cache.at[SIZE] >= cache.capacity_blocks:
             evict(cache)
         cache.at[SIZE] += 1
         cache.here[block] = True
     cache.due[block] = cache.next_use[cache.at[NOW]]
-    mark(cache.times, cache.due[block])
+    set_bit(cache.times, cache.due[block])
     cache.at[NOW] += 1
 
 
 @rule
 def foresee(cache: Cache) -> None:
-    """Look through the trace from its end for each reference's next use; a last one's is references + block."""
+    """Fill `next_use`, from the trace's end to its start; for a block's last reference it is references + block."""
     references = cache.blocks.size
     for block in range(cache.due.size):
         cache.due[block] = references + block
@@ -83,27 +89,27 @@ def foresee(cache: Cache) -> None:
 
 @rule
 def evict(cache: Cache) -> None:
-    """The block of the highest mark."""
-    time = highest(cache.times)
-    unmark(cache.times, time)
+    """Evict the block whose next use is furthest away: the one of the highest bit."""
+    time = highest_set_bit(cache.times)
+    clear_bit(cache.times, time)
     victim = time - cache.blocks.size if time >= cache.blocks.size else cache.blocks[time]
     cache.here[victim] = False
     cache.at[SIZE] -= 1
 
 
 def size_blocks(cache: Cache) -> int:
-    """Blocks resident."""
+    """Blocks in the cache."""
     return int(cache.at[SIZE])
 
 
-def faults(cache: Cache) -> list[str]:
-    """More blocks than fit, a wrong count, marks without their blocks."""
+def invariant_violations(cache: Cache) -> list[str]:
+    """More blocks than fit, a wrong count, bits that are not the next uses of the resident blocks."""
     here = np.flatnonzero(cache.here)
     found = []
     if len(here) != cache.at[SIZE]:
         found.append(f"{len(here)} blocks are resident, {cache.at[SIZE]} are counted")
     if len(here) > cache.capacity_blocks:
         found.append(f"{len(here)} blocks are resident, the capacity is {cache.capacity_blocks}")
-    if not np.array_equal(np.sort(cache.due[here]), marked(cache.times)):
-        found.append("the marks are not the next uses of the resident blocks")
+    if not np.array_equal(np.sort(cache.due[here]), bitmap_members(cache.times)):
+        found.append("the bits are not the next uses of the resident blocks")
     return found

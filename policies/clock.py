@@ -1,11 +1,11 @@
 """CLOCK, after Corbató, "A paging experiment with the Multics system", 1968: FIFO with a second chance.
 
 Blocks stand in a circle. A hit sets the block's reference bit. A miss in a full cache moves the hand on, clearing
-bits, to the first block whose bit is not set, and puts the new block in its place, its bit not set (some authors
-set it).
+bits, to the first block whose bit is not set, and puts the new block in its place. The new block's bit is not set
+(some authors set it).
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "CLOCK"
 VARIANT = "one reference bit, not set when a block enters"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, UNUSED, USED = range(3)
 SIZE, HAND = 0, 1
@@ -38,13 +41,13 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """In the circle."""
+    """Whether the block is in the circle."""
     return bool(cache.state[block] != ABSENT)
 
 
 @rule
 def access(cache: Cache, block: int) -> None:
-    """Set the bit, or bring the block in where there is room or where the hand makes some."""
+    """Set the block's bit; bring a new block in at a free place, or at the one that the hand frees."""
     if cache.state[block] != ABSENT:
         cache.state[block] = USED
         return
@@ -74,7 +77,7 @@ def size_blocks(cache: Cache) -> int:
     return int(cache.at[SIZE])
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """More blocks than fit, a block twice, a state without its block."""
     blocks = cache.circle[: cache.at[SIZE]]
     found = []

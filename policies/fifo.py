@@ -1,6 +1,6 @@
 """First in, first out: a miss in a full cache evicts the block that entered first, used since or not."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from hitlab.traces.trace import Trace
 
 NAME = "FIFO"
 VARIANT = "a hit changes nothing"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 
 class Cache(NamedTuple):
@@ -28,7 +31,7 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """In the queue."""
+    """Whether the block is in the queue."""
     return bool(cache.here[block])
 
 
@@ -47,7 +50,7 @@ def size_blocks(cache: Cache) -> int:
     return int(length(cache.queue))
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """More blocks than fit, a block twice, a mark without its block."""
     blocks = members(cache.queue)
     found = []

@@ -6,31 +6,34 @@ queue Q, whose front is evicted. A HIR block used again while S still has it bec
 bottom of S becomes HIR in its place. S's bottom is always LIR. HIR blocks get 1 % of the capacity, rounded down, but
 at least one block. S remembers evicted blocks for as long as they are above its bottom, without a limit of its own
 (libcachesim forgets them beyond twice the capacity, and demotes a LIR block on every hit that is in Q only;
-tests/test_libcachesim.py has its rules).
+tests/simulation/test_libcachesim.py has its rules).
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hitlab.errors import UsageError
-from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.simulation.structures import LinkedLists, link, linked_list_members, new_linked_lists, rule, unlink
 from hitlab.traces.trace import Trace
 
 NAME = "LIRS"
 VARIANT = "as published; the stack remembers evicted blocks without a limit"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, GHOST, LIR, STACKED, QUEUED = range(5)  # STACKED: HIR, resident, in S and Q; QUEUED: in Q only
 LIRS, HIRS = 0, 1
 
 
 class Cache(NamedTuple):
-    """S and Q, least recent first, and what each block is."""
+    """S and Q, least recent first, and the state of each block."""
 
     state: NDArray[np.uint8]  # [distinct blocks]
-    stack: Lists
-    queue: Lists
+    stack: LinkedLists
+    queue: LinkedLists
     at: NDArray[np.uint32]  # [2]: LIR blocks, resident HIR blocks
     lir_blocks: int
     capacity_blocks: int
@@ -44,19 +47,19 @@ def new(trace: Trace, capacity_blocks: int, *, hir_ratio: float = 0.01) -> Cache
     if lir_blocks < 1:
         raise UsageError("1 block leaves none for the LIR set", todo="the smallest capacity that works is 2")
     distinct = trace.distinct_blocks
-    stack, queue = new_lists(1, distinct), new_lists(1, distinct)
+    stack, queue = new_linked_lists(1, distinct), new_linked_lists(1, distinct)
     return Cache(np.zeros(distinct, np.uint8), stack, queue, np.zeros(2, np.uint32), lir_blocks, capacity_blocks)
 
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """LIR, or HIR and in Q."""
+    """Whether the block is in the cache: LIR, or HIR and in Q."""
     return bool(cache.state[block] >= LIR)
 
 
 @rule
 def access(cache: Cache, block: int) -> None:
-    """Put the block on top of S, and see what that makes of it."""
+    """Put the block on top of S and update its state; evict first if it is not resident and the cache is full."""
     state, node = cache.state[block], cache.state.size
     if state < LIR and cache.at[LIRS] + cache.at[HIRS] >= cache.capacity_blocks:
         evict(cache)
@@ -88,7 +91,7 @@ def access(cache: Cache, block: int) -> None:
 
 @rule
 def evict(cache: Cache) -> None:
-    """The front of Q; S remembers it if it has it."""
+    """Evict the front of Q; if it is in S, it stays there as a ghost."""
     victim = cache.queue.after[cache.state.size]
     unlink(cache.queue, victim)
     cache.at[HIRS] -= 1
@@ -97,7 +100,7 @@ def evict(cache: Cache) -> None:
 
 @rule
 def demote(cache: Cache) -> None:
-    """If there is now one LIR block too many, the one at the bottom of S goes to the end of Q."""
+    """If there is one LIR block too many, make the one at the bottom of S a HIR block at the end of Q."""
     if cache.at[LIRS] > cache.lir_blocks:
         bottom = cache.stack.after[cache.state.size]
         unlink(cache.stack, bottom)
@@ -109,7 +112,7 @@ def demote(cache: Cache) -> None:
 
 @rule
 def prune(cache: Cache) -> None:
-    """Take HIR blocks off the bottom of S until a LIR block is there."""
+    """Remove HIR blocks from the bottom of S until the bottom is a LIR block."""
     bottom = cache.stack.after[cache.state.size]
     while cache.state[bottom] != LIR:
         unlink(cache.stack, bottom)
@@ -122,7 +125,7 @@ def size_blocks(cache: Cache) -> int:
     return int(cache.at.sum())
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """More blocks than fit, S or Q without its blocks, a bottom of S that is not LIR."""
     state, found = cache.state, []
     if size_blocks(cache) > cache.capacity_blocks:
@@ -132,10 +135,10 @@ def faults(cache: Cache) -> list[str]:
         found.append(
             f"{counted[0]} LIR and {counted[1]} HIR blocks are resident, {cache.at[0]} and {cache.at[1]} counted"
         )
-    stack = list_members(cache.stack, state.size)
+    stack = linked_list_members(cache.stack, state.size)
     if sorted(stack) != np.flatnonzero((state == GHOST) | (state == LIR) | (state == STACKED)).tolist():
         found.append("the stack does not hold the blocks that are marked as its own")
-    if sorted(list_members(cache.queue, state.size)) != np.flatnonzero(state > LIR).tolist():
+    if sorted(linked_list_members(cache.queue, state.size)) != np.flatnonzero(state > LIR).tolist():
         found.append("the queue does not hold the blocks that are marked as its own")
     if stack and state[stack[0]] != LIR:
         found.append("the bottom of the stack is not LIR")

@@ -1,29 +1,30 @@
 """Least recently used: a miss in a full cache evicts the block whose last use is longest ago."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.hit_curve import lru_curve as curve
+from hitlab.simulation.hit_curve import lru_curve
 from hitlab.simulation.structures import rule
 from hitlab.traces.trace import Trace
 
-__all__ = ["curve"]
-
 NAME = "LRU"
 VARIANT = "a request's blocks are used in order, so its last block is the most recent"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = lru_curve
 
 ABSENT = np.uint32(2**32 - 1)
 NOW, OLDEST, SIZE = 0, 1, 2
 
 
 class Cache(NamedTuple):
-    """The recency queue is the trace itself: a resident block stands in it where it was used last."""
+    """The recency queue is the trace itself: a resident block has its place at its last reference so far."""
 
     blocks: NDArray[np.uint32]  # [references]
     last_use: NDArray[np.uint32]  # [distinct blocks], an index into blocks, or ABSENT
-    at: NDArray[np.uint32]  # [3]: the reference accessed now, the oldest that may still count, blocks resident
+    at: NDArray[np.uint32]  # [3]: the current reference, the oldest that may be a last use, blocks resident
     capacity_blocks: int
 
 
@@ -35,13 +36,13 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """Used, and not evicted since."""
+    """Whether the block was used and has not been evicted since."""
     return bool(cache.last_use[block] != ABSENT)
 
 
 @rule
 def access(cache: Cache, block: int) -> None:
-    """Use the block now; evict first if it is new and the cache full."""
+    """Make the block the most recent; bring a new one in, after an eviction if the cache is full."""
     if cache.last_use[block] == ABSENT:
         if cache.at[SIZE] >= cache.capacity_blocks:
             evict(cache)
@@ -52,7 +53,7 @@ def access(cache: Cache, block: int) -> None:
 
 @rule
 def evict(cache: Cache) -> None:
-    """Go on from the oldest reference to the first that is its block's last use."""
+    """Evict the least recent block: the first, from the oldest reference on, whose last use is that reference."""
     while cache.last_use[cache.blocks[cache.at[OLDEST]]] != cache.at[OLDEST]:
         cache.at[OLDEST] += 1
     cache.last_use[cache.blocks[cache.at[OLDEST]]] = ABSENT
@@ -61,12 +62,12 @@ def evict(cache: Cache) -> None:
 
 
 def size_blocks(cache: Cache) -> int:
-    """Blocks resident."""
+    """Blocks in the cache."""
     return int(cache.at[SIZE])
 
 
-def faults(cache: Cache) -> list[str]:
-    """More blocks than fit, a wrong count, a last use that is none."""
+def invariant_violations(cache: Cache) -> list[str]:
+    """More blocks than fit, a wrong count, a last use that is another block's or before the oldest reference."""
     here = np.flatnonzero(cache.last_use != ABSENT)
     found = []
     if len(here) != cache.at[SIZE]:

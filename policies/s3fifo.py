@@ -1,14 +1,14 @@
 """S3-FIFO, after Yang et al., "FIFO queues are all you need for cache eviction", SOSP 2023.
 
-Three queues: new blocks enter `small`; what was used again while there moves on to `main`; `ghost` remembers
-what was evicted and is not resident. Published variants differ, and so do their hit rates. This one:
+Three queues: new blocks enter `small`; a block used again while there moves on to `main`; `ghost` remembers evicted
+blocks, without holding them. Published variants differ, and so do their hit rates. This one:
 - moves a block from small to main if it was used at least once more (the paper's listing: more than once),
-- puts what either queue evicts into the ghost (the paper: small only), which is as long as main,
+- remembers in the ghost what either queue evicts (the paper: small only); the ghost is as long as main,
 - keeps small and main to their sizes (libcachesim lets small borrow main's room), small's by round().
 """
 
 from bisect import bisect_left
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,24 +16,27 @@ from numpy.typing import NDArray
 from hitlab.errors import UsageError
 from hitlab.simulation.structures import (
     Fifo,
-    Log,
-    enter,
-    entered,
-    leave,
-    leave_oldest,
+    RemovableFifo,
+    append,
     length,
-    log_members,
     members,
     new_fifo,
-    new_log,
+    new_removable_fifo,
     pop,
     push,
+    removable_length,
+    removable_members,
+    remove,
+    remove_oldest,
     rule,
 )
 from hitlab.traces.trace import Trace
 
 NAME = "S3FIFO"
 VARIANT = "to main at freq >= 1, ghost hits enter main at 0, both queues evict to a ghost as long as main"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, GHOST, SMALL, MAIN = range(4)
 
@@ -42,12 +45,12 @@ class Cache(NamedTuple):
     """The three queues, and for each block the one that holds it and its use count."""
 
     where: NDArray[np.uint8]  # [distinct blocks]
-    freq: NDArray[Any]  # [distinct blocks], 8 bits or, for a great max_freq, 32
+    freq: NDArray[Any]  # [distinct blocks], of 8 bits, or 32 for a max_freq above 255
     small: Fifo
     main: Fifo
-    ghost: Log
+    ghost: RemovableFifo
     small_blocks: int
-    main_blocks: int  # of the ghost, too
+    main_blocks: int  # also the size of the ghost
     max_freq: int
 
 
@@ -73,7 +76,7 @@ def new(trace: Trace, capacity_blocks: int, *, small_ratio: float = 0.1, max_fre
         freq=np.zeros(distinct, np.uint8 if max_freq < 256 else np.uint32),
         small=new_fifo(min(small_blocks, distinct)),
         main=new_fifo(min(main_blocks, distinct)),
-        ghost=new_log(references, distinct),  # at most one eviction an access
+        ghost=new_removable_fifo(references, distinct),  # at most one eviction an access
         small_blocks=small_blocks,
         main_blocks=main_blocks,
         max_freq=max_freq,
@@ -87,7 +90,7 @@ def _split(capacity_blocks: int, small_ratio: float) -> tuple[int, int]:
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """In small or main; the ghost does not count."""
+    """Whether the block is in small or main; the ghost does not count."""
     return bool(cache.where[block] >= SMALL)
 
 
@@ -98,7 +101,7 @@ def access(cache: Cache, block: int) -> None:
         if cache.freq[block] < cache.max_freq:
             cache.freq[block] += 1
     elif cache.where[block] == GHOST:
-        leave(cache.ghost, block)
+        remove(cache.ghost, block)
         admit_to_main(cache, block, 0)
     else:
         admit_to_small(cache, block)
@@ -106,7 +109,7 @@ def access(cache: Cache, block: int) -> None:
 
 @rule
 def admit_to_small(cache: Cache, block: int) -> None:
-    """Append, after small's head has gone to main, use count kept, or to the ghost."""
+    """Append a block to small. A full small first moves its head: to main if it was used, else to the ghost."""
     while length(cache.small) >= cache.small_blocks:
         victim = pop(cache.small)
         if cache.freq[victim] >= 1:
@@ -120,7 +123,7 @@ def admit_to_small(cache: Cache, block: int) -> None:
 
 @rule
 def admit_to_main(cache: Cache, block: int, freq: int) -> None:
-    """Append, after one block of a full main was evicted; used ones get another round for each use."""
+    """Append a block to main. A full main first evicts a block; a block with uses is appended again, with one less."""
     while length(cache.main) >= cache.main_blocks:
         victim = pop(cache.main)
         if cache.freq[victim] >= 1:
@@ -136,10 +139,10 @@ def admit_to_main(cache: Cache, block: int, freq: int) -> None:
 
 @rule
 def insert_to_ghost(cache: Cache, block: int) -> None:
-    """Append, after the oldest was forgotten if the ghost is full. The block came from a queue: never twice."""
-    if entered(cache.ghost) >= cache.main_blocks:
-        cache.where[leave_oldest(cache.ghost)] = ABSENT
-    enter(cache.ghost, block)
+    """Append an evicted block to the ghost. A full ghost first forgets its oldest block."""
+    if removable_length(cache.ghost) >= cache.main_blocks:
+        cache.where[remove_oldest(cache.ghost)] = ABSENT
+    append(cache.ghost, block)
     cache.where[block] = GHOST
 
 
@@ -148,12 +151,12 @@ def size_blocks(cache: Cache) -> int:
     return int(length(cache.small) + length(cache.main))
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """Queues longer than their size, a block in two places, a use count out of range."""
     queues = (
         ("small", SMALL, members(cache.small), cache.small_blocks),
         ("main", MAIN, members(cache.main), cache.main_blocks),
-        ("ghost", GHOST, log_members(cache.ghost), cache.main_blocks),
+        ("ghost", GHOST, removable_members(cache.ghost), cache.main_blocks),
     )
     found = []
     for name, place, blocks, room_blocks in queues:

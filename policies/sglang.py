@@ -1,39 +1,45 @@
-"""SGLang's prefix cache on a trace's block ids: hitlab.cache.radix, rules S1 to S11, requests one at a time.
+"""SGLang's prefix cache on a trace's block ids: rules S1 to S11 of hitlab/cache/radix.py, requests one at a time.
 
-A page is a block, an id stands for it together with all ids before it in its request. Least recent unlocked leaves of
-the compressed tree go whole. A request hits at most floor((L-1)/B) blocks and leaves its floor(L/B) full ones behind;
-above B = 1 it asks for one block more than it takes. One output token, of which nothing is stored; no chunked
-prefill. A request that cannot fit is not served: it hits nothing and evicts nothing, but has refreshed its match.
+A page is a block; an id stands for it together with all ids before it in its request. The least recent unlocked leaf
+of the compressed tree is evicted whole. A request hits at most floor((L-1)/B) blocks, and its floor(L/B) full ones stay
+in the tree; above B = 1 it asks for one block more than it takes. One output token, of which nothing is stored; no
+chunked prefill. A request that cannot fit is not served: it hits nothing and evicts nothing, but refreshes its match.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.simulation.structures import LinkedLists, link, linked_list_members, new_linked_lists, rule, unlink
 from hitlab.traces.trace import Trace
 
 NAME = "SGLANG"
 VARIANT = "SGLang's own rules, one request at a time: a radix tree whose least recent leaf goes whole"
+UNIT: Final = "request"
+BOUNDED = True
+CURVE = None
 
 NOBODY = np.uint32(2**32 - 1)
 
 
 class Cache(NamedTuple):
-    """The radix tree over all prefixes of the trace; a node is a run of them and goes by the number of its last."""
+    """The radix tree over all prefixes of the trace.
+
+    A node is a run of prefixes, each one block longer than the one before, and has the number of its last one.
+    """
 
     prefixes: NDArray[np.uint32]  # [references]
     parent: NDArray[np.uint32]  # [prefixes], the prefix that is one block shorter, or NOBODY
     depth: NDArray[np.uint32]  # [prefixes], blocks
-    wanted_blocks: NDArray[np.uint32]  # [requests], asked for beside the hits and with them
+    wanted_blocks: NDArray[np.uint32]  # [requests], blocks that must fit in the cache, its hits included
     full_blocks: NDArray[np.uint32]  # [requests], floor(L/B), or as many as are listed
     matchable_blocks: NDArray[np.uint32]  # [requests], floor((L-1)/B), or as many as are listed
     here: NDArray[np.bool_]  # [prefixes], in the tree
-    top: NDArray[np.uint32]  # [prefixes], of a node the first prefix
-    bottom: NDArray[np.uint32]  # [prefixes], of a node's first prefix the last
-    children: NDArray[np.uint32]  # [prefixes], of a node
-    recency: Lists  # all nodes
+    top: NDArray[np.uint32]  # [prefixes], the first prefix of a node
+    bottom: NDArray[np.uint32]  # [prefixes], the last prefix of the node with this first prefix
+    children: NDArray[np.uint32]  # [prefixes], the number of children of a node
+    recency: LinkedLists  # of all nodes
     at: NDArray[np.uint32]  # [1]: blocks in the tree
     capacity_blocks: int
 
@@ -57,7 +63,7 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
         top=np.zeros(size, np.uint32),
         bottom=np.zeros(size, np.uint32),
         children=np.zeros(size, np.uint32),
-        recency=new_lists(1, size),
+        recency=new_linked_lists(1, size),
         at=np.zeros(1, np.uint32),
         capacity_blocks=capacity_blocks,
     )
@@ -97,7 +103,7 @@ def number_prefixes(trace: Trace) -> tuple[NDArray[np.uint32], NDArray[np.uint32
 
 @rule
 def serve(cache: Cache, request: int, first: int, end: int) -> int:
-    """Match the request, make room for the rest of it, leave its full blocks in the tree; how many it hit."""
+    """Match the request, make room for the rest of it, insert its full blocks; the number of blocks it hit."""
     hits = match(cache, first, first + cache.matchable_blocks[request])
     if cache.wanted_blocks[request] > cache.capacity_blocks:
         return 0
@@ -109,7 +115,7 @@ def serve(cache: Cache, request: int, first: int, end: int) -> int:
 
 @rule
 def match(cache: Cache, first: int, end: int) -> int:
-    """How many leading blocks are in the tree; cut it there, and make the path to it the most recent (S3, S4)."""
+    """The number of leading blocks in the tree; splits the node where they end, makes the path most recent (S3, S4)."""
     matched = first
     while matched < end and cache.here[cache.prefixes[matched]]:
         matched += 1
@@ -149,7 +155,7 @@ def insert(cache: Cache, first: int, end: int) -> None:
 
 @rule
 def next_node(cache: Cache, at: int, end: int) -> int:
-    """Where the node that starts at this reference ends, once it has been cut so as not to go beyond `end` (S4)."""
+    """Where the node that starts at this reference ends, after a split if it goes beyond `end` (S4)."""
     lower = cache.bottom[cache.prefixes[at]]
     length = cache.depth[lower] - cache.depth[cache.prefixes[at]] + 1
     if length > end - at:
@@ -177,7 +183,7 @@ def refresh(cache: Cache, node: int) -> None:
 
 @rule
 def evict(cache: Cache) -> None:
-    """The least recent leaf, whole (S7). The matched path needs no lock: it is the most recent."""
+    """Evict the least recent leaf, whole (S7). The matched path needs no lock: it is the most recent."""
     node = cache.recency.after[cache.here.size]
     while cache.children[node] > 0:
         node = cache.recency.after[node]
@@ -197,7 +203,7 @@ def size_blocks(cache: Cache) -> int:
     return int(cache.at[0])
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """More blocks than fit, a wrong count, a prefix without its parent, nodes that are not all of the tree."""
     here = np.flatnonzero(cache.here)
     found = []
@@ -208,7 +214,7 @@ def faults(cache: Cache) -> list[str]:
     above = cache.parent[here]
     if not cache.here[above[above != NOBODY]].all():
         found.append("a block is in the tree without the one before it")
-    nodes = np.array(list_members(cache.recency, cache.here.size), np.int64)
+    nodes = np.array(linked_list_members(cache.recency, cache.here.size), np.int64)
     blocks = cache.depth[nodes].astype(np.int64) - cache.depth[cache.top[nodes]] + 1
     if int(blocks.sum()) != len(here) or not np.array_equal(cache.bottom[cache.top[nodes]], nodes):
         found.append("the nodes are not all of the tree")

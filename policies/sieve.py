@@ -2,19 +2,22 @@
 
 Blocks stand in the order they entered. A hit only marks the block as visited. A miss in a full cache moves the hand
 from where it stopped last towards the newest block, clearing marks, and evicts the first block without one; the
-others keep their places. From the newest the hand goes on to the oldest.
+others keep their places. After the newest block the hand goes on to the oldest.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.simulation.structures import LinkedLists, link, linked_list_members, new_linked_lists, rule, unlink
 from hitlab.traces.trace import Trace
 
 NAME = "SIEVE"
 VARIANT = "as published; one visited bit, not set when a block enters"
+UNIT: Final = "block"
+BOUNDED = True
+CURVE = None
 
 ABSENT, UNVISITED, VISITED = range(3)
 SIZE, HAND = 0, 1
@@ -24,8 +27,8 @@ class Cache(NamedTuple):
     """The queue, oldest first, and for each block whether it is in it and its mark."""
 
     state: NDArray[np.uint8]  # [distinct blocks]
-    queue: Lists
-    at: NDArray[np.uint32]  # [2]: blocks resident, the block the hand is at or the list's node
+    queue: LinkedLists
+    at: NDArray[np.uint32]  # [2]: blocks resident, the block the hand is at (the list's node if past the newest)
     capacity_blocks: int
 
 
@@ -33,18 +36,18 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
     """An empty cache."""
     distinct = trace.distinct_blocks
     at = np.array([0, distinct], np.uint32)
-    return Cache(np.zeros(distinct, np.uint8), new_lists(1, distinct), at, capacity_blocks)
+    return Cache(np.zeros(distinct, np.uint8), new_linked_lists(1, distinct), at, capacity_blocks)
 
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """In the queue."""
+    """Whether the block is in the queue."""
     return bool(cache.state[block] != ABSENT)
 
 
 @rule
 def access(cache: Cache, block: int) -> None:
-    """Mark the block, or bring it in; evict first if the cache is full."""
+    """Mark the block as visited; bring a new one in, after an eviction if the cache is full."""
     if cache.state[block] != ABSENT:
         cache.state[block] = VISITED
         return
@@ -57,7 +60,7 @@ def access(cache: Cache, block: int) -> None:
 
 @rule
 def evict(cache: Cache) -> None:
-    """Let the hand take marks away until it meets a block that has none."""
+    """Move the hand on, clearing marks, until it is at a block without one, and evict that block."""
     skip_end(cache)
     while cache.state[cache.at[HAND]] == VISITED:
         cache.state[cache.at[HAND]] = UNVISITED
@@ -72,7 +75,7 @@ def evict(cache: Cache) -> None:
 
 @rule
 def skip_end(cache: Cache) -> None:
-    """Behind the newest block comes the oldest."""
+    """If the hand is past the newest block, move it to the oldest."""
     if cache.at[HAND] == cache.state.size:
         cache.at[HAND] = cache.queue.after[cache.state.size]
 
@@ -82,15 +85,15 @@ def size_blocks(cache: Cache) -> int:
     return int(cache.at[SIZE])
 
 
-def faults(cache: Cache) -> list[str]:
-    """More blocks than fit, a wrong count, a queue without its blocks, a hand on none."""
+def invariant_violations(cache: Cache) -> list[str]:
+    """More blocks than fit, a wrong count, a queue without its blocks, a hand that is at no block."""
     here = np.flatnonzero(cache.state)
     found = []
     if len(here) != cache.at[SIZE]:
         found.append(f"{len(here)} blocks are resident, {cache.at[SIZE]} are counted")
     if len(here) > cache.capacity_blocks:
         found.append(f"{len(here)} blocks are resident, the capacity is {cache.capacity_blocks}")
-    if sorted(list_members(cache.queue, cache.state.size)) != here.tolist():
+    if sorted(linked_list_members(cache.queue, cache.state.size)) != here.tolist():
         found.append("the queue does not hold each resident block once")
     if cache.at[HAND] != cache.state.size and not cache.state[cache.at[HAND]]:
         found.append("the hand is at a block that is not resident")

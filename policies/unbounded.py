@@ -1,23 +1,23 @@
-"""A cache that never evicts: what any policy can reach at most, and the ceiling of a sweep. Its capacity is ignored."""
+"""A cache that never evicts, whatever its capacity: the most that any policy can hit."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.hit_curve import unbounded_curve as curve
+from hitlab.simulation.hit_curve import unbounded_curve
 from hitlab.simulation.structures import rule
 from hitlab.traces.trace import Trace
 
-__all__ = ["curve"]
-
 NAME = "UNBOUNDED"
 VARIANT = "an upper bound: nothing is ever evicted, whatever the capacity"
-IGNORES_CAPACITY = True
+UNIT: Final = "block"
+BOUNDED = False
+CURVE = unbounded_curve
 
 
 class Cache(NamedTuple):
-    """What was ever accessed."""
+    """Which blocks were ever accessed."""
 
     here: NDArray[np.bool_]  # [distinct blocks]
 
@@ -29,7 +29,7 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
 
 @rule
 def resident(cache: Cache, block: int) -> bool:
-    """Accessed before."""
+    """Whether the block was accessed before."""
     return bool(cache.here[block])
 
 
@@ -44,6 +44,6 @@ def size_blocks(cache: Cache) -> int:
     return int(np.count_nonzero(cache.here))
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """Nothing can be wrong with it."""
     return []

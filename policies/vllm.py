@@ -1,4 +1,4 @@
-"""vLLM's prefix cache on a trace's block ids: hitlab.cache.paged, rules V1 to V10, requests one at a time.
+"""vLLM's prefix cache on a trace's block ids: rules V1 to V10 of hitlab/cache/paged.py, requests one at a time.
 
 The ids stand for vLLM's chained block keys. The capacity is blocks that can be used, without vLLM's null block. A
 request hits at most floor((L-1)/B) blocks and takes ceil(L/B); only its floor(L/B) full blocks get a key, so a hit on
@@ -6,22 +6,25 @@ a partial last block never counts, whether or not the trace lists one. One outpu
 request longer than the cache is not served: it hits nothing and leaves the cache as it is.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.structures import Lists, link, list_members, new_lists, rule, unlink
+from hitlab.simulation.structures import LinkedLists, link, linked_list_members, new_linked_lists, rule, unlink
 from hitlab.traces.trace import Trace
 
 NAME = "VLLM"
 VARIANT = "vLLM's own rules, one request at a time: only full blocks, freed tail first, a key may have several blocks"
+UNIT: Final = "request"
+BOUNDED = True
+CURVE = None
 
 NOBODY = np.uint32(2**32 - 1)
 
 
 class Cache(NamedTuple):
-    """A pool of places for blocks: the key of each, the places of each key, and the free queue."""
+    """A pool of places for blocks: the key of each place, the places of each key, and the free queue."""
 
     blocks: NDArray[np.uint32]  # [references]
     taken_blocks: NDArray[np.uint32]  # [requests], ceil(L/B)
@@ -33,8 +36,8 @@ class Cache(NamedTuple):
     newer: NDArray[np.uint32]  # [places], the place that got the same key after, or NOBODY
     oldest: NDArray[np.uint32]  # [distinct blocks], the first place of a key, or NOBODY
     newest: NDArray[np.uint32]  # [distinct blocks], the last place of a key, or NOBODY
-    free: Lists  # next to be taken first
-    held: NDArray[np.uint32]  # [blocks of the longest request], what the request being served holds
+    free: LinkedLists  # the place to be taken next comes first
+    held: NDArray[np.uint32]  # [blocks of the longest request], places held by the request being served
     at: NDArray[np.uint32]  # [1]: places with a key
     capacity_blocks: int
 
@@ -47,7 +50,7 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
     matchable = np.minimum(np.maximum(trace.prompt_tokens - 1, 0) // trace.block_tokens, listed)
     places = min(capacity_blocks, int(taken.sum()))  # more would never be taken
     distinct = trace.distinct_blocks
-    free = new_lists(1, places)
+    free = new_linked_lists(1, places)
     line = np.append(np.arange(places, dtype=np.uint32), np.uint32(places))
     free.after[:] = np.roll(line, -1)
     free.before[:] = np.roll(line, 1)
@@ -71,7 +74,7 @@ def new(trace: Trace, capacity_blocks: int) -> Cache:
 
 @rule
 def serve(cache: Cache, request: int, first: int, end: int) -> int:
-    """Look the request up, take its blocks, give them back; how many it hit."""
+    """Look the request up, take a place for each of its blocks, release them; the number of blocks it hit."""
     taken = cache.taken_blocks[request]
     if taken > cache.capacity_blocks:
         return 0
@@ -92,7 +95,7 @@ def serve(cache: Cache, request: int, first: int, end: int) -> int:
 
 @rule
 def touch(cache: Cache, place: int) -> None:
-    """Use a block that waits in the free queue or is in use already (V6)."""
+    """Add a user to a place, which leaves the free queue if it was there (V6)."""
     if cache.users[place] == 0:
         unlink(cache.free, place)
     cache.users[place] += 1
@@ -100,7 +103,7 @@ def touch(cache: Cache, place: int) -> None:
 
 @rule
 def take(cache: Cache) -> int:
-    """The head of the free queue, without the key it had (V7)."""
+    """Take the place at the head of the free queue, and its key from it (V7)."""
     place = cache.free.after[cache.key.size]
     unlink(cache.free, place)
     cache.users[place] = 1
@@ -126,7 +129,7 @@ def name(cache: Cache, place: int, key: int) -> None:
 
 @rule
 def forget(cache: Cache, place: int) -> None:
-    """Take its key from a place."""
+    """Remove the key of a place."""
     key, older, newer = cache.key[place], cache.older[place], cache.newer[place]
     if older == NOBODY:
         cache.oldest[key] = newer
@@ -142,7 +145,7 @@ def forget(cache: Cache, place: int) -> None:
 
 @rule
 def release(cache: Cache, place: int) -> None:
-    """A place without users goes to the tail of the free queue, or to its head if it has no key (V10)."""
+    """Remove a user; a place without users joins the free queue: at its tail, or at its head without a key (V10)."""
     cache.users[place] -= 1
     if cache.users[place] == 0:
         node = cache.key.size
@@ -150,11 +153,11 @@ def release(cache: Cache, place: int) -> None:
 
 
 def size_blocks(cache: Cache) -> int:
-    """Places with a key; those that share one each count."""
+    """Places with a key; places that share one key count one each."""
     return int(cache.at[0])
 
 
-def faults(cache: Cache) -> list[str]:
+def invariant_violations(cache: Cache) -> list[str]:
     """A wrong count, a place still in use or not in the free queue, a key that does not lead to its place."""
     named = np.flatnonzero(cache.key != NOBODY)
     found = []
@@ -162,7 +165,7 @@ def faults(cache: Cache) -> list[str]:
         found.append(f"{len(named)} places have a key, {cache.at[0]} are counted")
     if cache.users.any():
         found.append(f"{np.count_nonzero(cache.users)} places are in use by nobody")
-    if sorted(list_members(cache.free, cache.key.size)) != list(range(cache.key.size)):
+    if sorted(linked_list_members(cache.free, cache.key.size)) != list(range(cache.key.size)):
         found.append("the free queue does not hold each place once")
     first = cache.oldest[cache.oldest != NOBODY]
     if not np.array_equal(np.sort(first), named[cache.older[named] == NOBODY]):

@@ -14,3 +14,6 @@ class Ran:
 
 
 Hitlab = Callable[..., Ran]
+
+# Seconds after which whatever a test waits for is held to hang. No test takes nearly so long on a busy machine.
+HANGS_S = 600.0

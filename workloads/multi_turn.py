@@ -10,33 +10,34 @@ from math import gcd
 
 from hitlab.errors import ServerError, UsageError
 from hitlab.experiment.prompts import OwnDraw, TokenSource
-from hitlab.experiment.shape import ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.shape import ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Draw
 from hitlab.tokens import Prompt
 
 SUMMARY = "G conversations in turn; every turn sends all before it, generated tokens too"
 BREAKABLE = False
+SEQUENTIAL = True
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
-    """All conversations have as many turns. Raises UsageError where they could not, or a turn would add nothing."""
+    """The shape, unchanged: each conversation has N/G turns. Raises UsageError where N/G is not whole or S is 0."""
     if shape.requests % shape.groups:
         raise UsageError(
             f"{shape.requests:,} requests are no multiple of {shape.groups:,} conversations",
-            todo="give --per-group, the turns of each, in place of --requests",
+            todo="give `requests_per_group`, the turns of each, in place of `requests`",
         )
     if not shape.suffix_tokens:
-        raise UsageError("a turn without a message", todo="give --suffix-len 1 or more")
+        raise UsageError("a turn without a message", todo="give `suffix_tokens` 1 or more")
     return shape
 
 
 def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
-    """One phase a turn. A conversation meets the same rank again only every so many turns, and finds that turn.
+    """One phase a turn. With several ranks a conversation is on the same rank only every few turns, and finds that one.
 
     Raises UsageError for answers of one token, whose id does not come back.
     """
     if output_tokens < 2:
-        raise UsageError("a turn without an answer", todo="give --output-len 2 or more")
+        raise UsageError("a turn without an answer", todo="give `output_tokens` 2 or more")
     turns = shape.requests // shape.groups
     lengths = [
         shape.prefix_tokens + turn * shape.suffix_tokens + (turn - 1) * output_tokens for turn in range(1, turns + 1)
@@ -45,6 +46,7 @@ def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     return [
         Phase(
             f"turn {turn + 1}",
+            Role.UNBROKEN,
             shape.groups,
             lengths[turn - back] + output_tokens - 1 if turn >= back else 0,
             ColdRequests.NONE,
@@ -55,7 +57,7 @@ def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
 
 
 def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> "Conversations":
-    """The prompts."""
+    """The prompts, in the order in which they are sent."""
     return Conversations(shape, seed, vocab_range)
 
 
@@ -69,11 +71,11 @@ class Conversations:
         self.fresh_prefixes()
 
     def fresh_prefixes(self) -> None:
-        """Begin all conversations anew, with other tokens."""
+        """Start all conversations over, with other opening tokens."""
         self._said = [self._source.text(self._shape.prefix_tokens, "opening") for _ in range(self._shape.groups)]
 
     def prompts(self, requests: int) -> Iterator[Prompt]:
-        """The next turns, conversations in turn."""
+        """The next turns, one of each conversation after the other."""
         for _ in range(requests):
             message = self._source.text(self._shape.suffix_tokens, "message")
             self._speaking = self._asked % self._shape.groups
@@ -81,7 +83,7 @@ class Conversations:
             yield Prompt(self._said[self._speaking] + message)
 
     def learn(self, prompt: Prompt, output: Sequence[int] | None) -> None:
-        """The conversation goes on from this answer. Raises ServerError where its ids are not known."""
+        """Continue the conversation with this answer. Raises ServerError where its ids are not known."""
         if output is None:
             raise ServerError(
                 "the response does not say the ids of the generated tokens",
@@ -90,9 +92,9 @@ class Conversations:
         self._said[self._speaking] = (*prompt.tokens, *output)
 
     def unrelated(self, requests: int, tokens: int) -> Iterator[Prompt]:
-        """Prompts of so many tokens that share nothing with any other."""
+        """This many prompts of this many tokens each, which share nothing with any other prompt."""
         return (Prompt(self._source.text(tokens, "flood")) for _ in range(requests))
 
     def draws(self, requests: int, fixed: bool) -> list[Draw]:
-        """For breaks, of which conversations know none."""
+        """Draws for breaks; conversations can't be broken, so none is ever used."""
         return [OwnDraw(self._source) for _ in range(requests)]

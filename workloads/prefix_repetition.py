@@ -7,16 +7,16 @@ Its options here: --num-prompts N, --prefix-repetition-num-prefixes is --groups,
 from dataclasses import replace
 
 from hitlab.errors import UsageError
-from hitlab.experiment.plan import unbroken
-from hitlab.experiment.prompts import ShuffledPrompts
-from hitlab.experiment.shape import Phase, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix, cold_and_warm
+from hitlab.experiment.steps import Workload
 
 SUMMARY = "vLLM's benchmark: N // G prompts for each of G prefixes, shuffled"
 BREAKABLE = True
+SEQUENTIAL = False
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
-    """As many whole rounds over the prefixes as N has. Raises UsageError for less than one."""
+    """The shape with N cut to a multiple of G. Raises UsageError where N is below G."""
     each = shape.requests // shape.groups
     if not each:
         raise UsageError(
@@ -27,9 +27,11 @@ def fit(shape: SharedPrefix) -> SharedPrefix:
 
 def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     """Cold, then warm: order does not matter without eviction, and what is generated is never asked for again."""
-    return unbroken(shape)
+    return cold_and_warm(shape)
 
 
-def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> ShuffledPrompts:
-    """The prompts."""
+def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> Workload:
+    """The prompts, in the order in which they are sent."""
+    from hitlab.experiment.prompts import ShuffledPrompts  # arithmetic needs no prompts, and starts sooner without
+
     return ShuffledPrompts(shape, seed, vocab_range)

@@ -3,24 +3,26 @@
 Source: lab page, section 3.
 """
 
-from hitlab.experiment.plan import unbroken
-from hitlab.experiment.prompts import GroupedPrompts
-from hitlab.experiment.shape import Phase, SharedPrefix
+from hitlab.experiment.shape import Phase, SharedPrefix, cold_and_warm
+from hitlab.experiment.steps import Workload
 
 SUMMARY = "G prefixes used in turn, a fresh suffix in every request"
 BREAKABLE = True
+SEQUENTIAL = False
 
 
 def fit(shape: SharedPrefix) -> SharedPrefix:
-    """Any shape will do."""
+    """The shape, unchanged."""
     return shape
 
 
 def phases(shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
     """Cold, then warm."""
-    return unbroken(shape)
+    return cold_and_warm(shape)
 
 
-def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> GroupedPrompts:
-    """The prompts."""
+def build(shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> Workload:
+    """The prompts, in the order in which they are sent."""
+    from hitlab.experiment.prompts import GroupedPrompts  # arithmetic needs no prompts, and starts sooner without
+
     return GroupedPrompts(shape, seed, vocab_range)

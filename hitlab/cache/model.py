@@ -5,7 +5,7 @@ A model is the cache of one data-parallel rank. `begin` looks a prompt up and ta
 content behind for later requests. Leases may overlap, as requests do in an engine.
 
 >>> from hitlab.cache.paged import PagedCache
->>> cache = PagedCache(num_blocks=101, block_tokens=16)
+>>> cache = PagedCache(num_gpu_blocks=101, block_tokens=16)
 >>> prompt = Prompt(tuple(range(96)))
 >>> serve(cache, prompt)
 Served(hit_tokens=0, evicted_tokens=0)
@@ -95,7 +95,7 @@ class Ranks:
     """Data-parallel ranks that take requests in turn; each has its own cache and its own cold request.
 
     >>> from hitlab.cache.radix import RadixCache
-    >>> ranks = Ranks(RadixCache(max_total_tokens=1000) for _ in range(2))
+    >>> ranks = Ranks(RadixCache(max_total_num_tokens=1000) for _ in range(2))
     >>> prompt = Prompt(tuple(range(100)))
     >>> [serve(ranks, prompt).hit_tokens for _ in range(4)]
     [0, 0, 99, 99]

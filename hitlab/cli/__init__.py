@@ -14,6 +14,7 @@ import typer
 
 from hitlab import __version__
 from hitlab.errors import HitlabError
+from hitlab.flags import in_flags
 
 # In the order of the help page.
 # In the order of the help page: one server, what came out of it, traces.
@@ -100,5 +101,5 @@ def _drop_output() -> None:
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"hitlab: {message}", file=sys.stderr)
+    print(f"hitlab: {in_flags(message)}", file=sys.stderr)
     return status

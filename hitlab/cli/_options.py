@@ -48,6 +48,9 @@ VocabRange = Annotated[
 VocabSize = Annotated[
     int | None, typer.Option("--vocab-size", min=2, help="The model's vocabulary, where the server does not say.")
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Overwrite files, too, that hitlab did not write; never what the command reads.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout and nothing else there.")]
 
 
@@ -61,14 +64,11 @@ def token_range(text: str | None) -> tuple[int, int] | None:
     return int(first), int(last)
 
 
-def check_cold_by(cold_by: str) -> None:
-    """Raise UsageError for what `--cold-by` does not know."""
-    if cold_by not in ("reset", "fresh-prefix"):
-        raise UsageError(f"--cold-by {cold_by!r} is unknown", todo="choose from reset, fresh-prefix")
+def note_unused_break_options(break_mode: str, at: int, fixed: bool) -> None:
+    """Say that an option was given which this break mode does not read. Raises UsageError for an unknown mode."""
+    from hitlab import families
 
-
-def note_unused_break_options(break_mode: str, takes: tuple[str, ...], at: int, fixed: bool) -> None:
-    """Say that an option was given which this break mode does not read."""
+    takes = families.break_mode(break_mode).TAKES
     for option, given, name in (("--break-at", at != 0, "at"), ("--break-fixed", fixed, "fixed")):
         if given and name not in takes:
             print(f"note: {option} means nothing with --break-mode {break_mode}", file=sys.stderr)

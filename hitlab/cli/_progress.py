@@ -1,4 +1,4 @@
-"""A progress bar on stderr for what turns out to take long; nothing for the rest."""
+"""What takes long, shown on stderr: a bar for a command's own work, a spinner for a server that starts."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -32,3 +32,35 @@ def _bar(what: str, open_bars: ExitStack) -> Callable[[int, int], None]:
     bar = open_bars.enter_context(Progress(console=console, transient=True, disable=not console.is_terminal))
     task = bar.add_task(what, total=None)
     return lambda done, total: bar.update(task, completed=done, total=max(done, total) or None)
+
+
+class StartProgress:
+    """How far the start of a server has come (hitlab.servers.progress.Progress)."""
+
+    def say(self, text: str) -> None:
+        """Print a line, unwrapped, so that paths in it can be copied."""
+        from hitlab.cli._options import console
+
+        console(stderr=True).print(text, soft_wrap=True)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Show what is being done, for how long, and a detail; afterwards (or on a plain stream) one line."""
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
+
+        from hitlab.cli._options import console
+
+        began = time.monotonic()
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[detail]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)),
+        )
+        shown_on = console(stderr=True)
+        hidden = not shown_on.is_terminal
+        with Progress(*columns, console=shown_on, transient=True, expand=True, disable=hidden) as bar:
+            task = bar.add_task(what, total=None, detail="")
+            yield lambda detail: bar.update(task, detail=detail)
+        self.say(f"{what}: {time.monotonic() - began:.0f} s")

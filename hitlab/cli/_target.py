@@ -6,16 +6,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hitlab import families
+from hitlab.cli._progress import StartProgress
 from hitlab.errors import UsageError
+from hitlab.servers import start
 
 if TYPE_CHECKING:
+    import asyncio
+
     from hitlab.client.http import EngineClient
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
+    from hitlab.results.run_result import ServerAsked
 
 EngineName = Annotated[str, typer.Option("--engine", "-e", help="vllm or sglang.")]
 BaseUrl = Annotated[
@@ -54,20 +60,6 @@ EngineArg = Annotated[
     list[str] | None, typer.Option("--engine-arg", help="With --cpu: passed on to the engine; repeat it for more.")
 ]
 Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for one response.")]
-
-
-class Running(Protocol):
-    """A server that is up."""
-
-    @property
-    def base_url(self) -> str:
-        """Where it is."""
-
-    def wait(self) -> str:
-        """Block until it ends by itself, and say why."""
-
-    def death(self, wait_seconds: float = 0.0) -> str | None:
-        """Why it has ended by itself; None while it runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,35 +105,42 @@ class Target:
             if reason := server.death(wait_seconds=0.5):
                 print(f"hitlab: {reason}", file=sys.stderr)
 
-    def started(self) -> AbstractContextManager[Running]:
+    def started(self) -> AbstractContextManager[start.RunningServer]:
         """A server of our own, emulated or real."""
-        return self._emulated() if self.emulate else self._on_cpu()
+        if self.emulate:
+            return start.emulated(self.engine, self.asked, self.faults, self.port)
+        return start.on_cpu(self.engine, self.asked, StartProgress(), self.engine_args, self.port)
 
-    def _emulated(self) -> AbstractContextManager[Running]:
-        from hitlab.servers.emulated import server as emulate
-        from hitlab.servers.emulated.config import Faults
+    @contextmanager
+    def connected(self, connections: int = 1) -> Iterator["tuple[asyncio.Runner, EngineClient]"]:
+        """A client for the server, and the event loop to run it in; both end with the block."""
+        import asyncio
 
-        config = emulate.settings(
-            self.engine,
+        with self.running() as base_url, asyncio.Runner() as loop:
+            client = self.client(base_url, connections)
+            try:
+                yield loop, client
+            finally:
+                loop.run(client.aclose())
+
+    def as_asked(self, log: Path | None = None) -> "ServerAsked":
+        """The server as a result keeps it; addresses without passwords, and never a key."""
+        from hitlab.client.http import root_url
+        from hitlab.results.run_result import ServerAsked
+
+        return ServerAsked(
+            start="emulate" if self.emulate else "cpu" if self.cpu else "",
             block_tokens=self.asked.block_tokens,
             capacity_blocks=self.asked.capacity_blocks,
             ranks=self.asked.ranks,
+            metrics_urls=tuple(map(root_url, self.metrics_urls)),
+            log=None if log is None else str(log),
+            faults=self.faults,
+            engine_args=self.engine_args,
+            api_key_env=self.api_key_env,
+            admin_key_env=self.admin_key_env,
+            timeout_s=self.timeout_s,
         )
-        return emulate.start(self.engine, config, Faults.parse(self.faults), port=self.port)
-
-    def _on_cpu(self) -> AbstractContextManager[Running]:
-        from hitlab.cli._options import console
-        from hitlab.servers.cpu import server as launch
-        from hitlab.servers.cpu.recipe import ServerOptions
-
-        options = ServerOptions(
-            block_tokens=self.asked.block_tokens,
-            capacity_blocks=self.asked.capacity_blocks,
-            ranks=self.asked.ranks or 1,
-            port=self.port,
-            extra_args=self.engine_args,
-        )
-        return launch.running(families.cpu_recipe(self.engine), options, console(stderr=True))
 
     def client(self, base_url: str, connections: int = 1) -> "EngineClient":
         """A client for the running server."""

@@ -1,4 +1,4 @@
-"""Options of the commands that read a trace, said once, and how they read it."""
+"""Options shared by the commands that read a trace, and the function with which they read it."""
 
 import sys
 from pathlib import Path
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def path(text: str) -> Path:
-    """A trace's path. Raises UsageError for an empty one, which pathlib takes for the current folder."""
+    """The path of a trace. Raises UsageError for an empty one, which pathlib would take for the current folder."""
     if not text:
         raise UsageError("TRACE is empty", todo="name a file, or a folder of sessions")
     return Path(text)
@@ -34,7 +34,7 @@ Format = Annotated[
     typer.Option(
         "--format",
         help="mooncake, bailian, llmtrafficlens, kvcache-simulator or agentic.",
-        show_default="told from the first line",
+        show_default="detected from the first line",
     ),
 ]
 SkipMalformed = Annotated[
@@ -49,7 +49,7 @@ EngineCap = Annotated[
 
 
 def read(trace: Path, block_size: int | None, form: str | None, skip_malformed: bool) -> "Trace":
-    """The trace, with a progress line if that takes long and a word on stderr if it holds no request."""
+    """Read a trace, with a progress line if that takes long and a line on stderr if it has no requests."""
     from hitlab.cli._progress import progress
     from hitlab.traces import reader
 

@@ -1,7 +1,6 @@
 """`hitlab lab`: experiments that ask one question each, listed, explained and run."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hitlab.experiment.lab import Lab
+    from hitlab.measurement.asked import Asked
     from hitlab.measurement.lab import LabRun
-    from hitlab.measurement.prepare import Asked
     from hitlab.results.lab_result import LabPoint, LabResult
 
 app = typer.Typer(
@@ -120,11 +119,13 @@ def run(
     from dataclasses import replace
 
     from hitlab.client.http import root_url
+    from hitlab.experiment.plan import Experiment, check_numbers
+    from hitlab.experiment.shape import SharedPrefix
+    from hitlab.measurement.asked import Asked
     from hitlab.measurement.lab import LabRun
-    from hitlab.measurement.prepare import Asked
     from hitlab.results.reproduce import lab_command
 
-    opt.check_cold_by(cold_by)
+    check_numbers(Experiment(SharedPrefix(1, 1, 1), cold_by=cold_by))
     lab = _lab(name)
     started_here = emulate or cpu
     sizes = _block_sizes(block_size) or (_own_sizes(lab, engine, cpu) if started_here else [None])
@@ -132,7 +133,9 @@ def run(
         raise UsageError("--log is for a server that was started elsewhere", todo="leave it out, or name --base-url")
     if len(sizes) > 1 and not started_here:
         raise UsageError("a running server has one block size", todo="give --block-size one number")
-    asked = Asked(None, capacity_blocks, dp, False, opt.token_range(vocab_range), vocab_size)
+    asked = Asked(
+        capacity_blocks=capacity_blocks, ranks=dp, vocab_range=opt.token_range(vocab_range), vocab_tokens=vocab_size
+    )
     targets = [
         _target.Target(
             engine=engine,
@@ -167,17 +170,11 @@ def run(
 
 
 def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: bool) -> None:
-    import asyncio
-
+    from hitlab import files
     from hitlab.cli._progress import progress
     from hitlab.errors import InterruptedRunError
-    from hitlab.results import store
 
-    async def on(where: _target.Target, base_url: str, told: Callable[[int, int], None]) -> None:
-        async with where.client(base_url, connections=64) as client:
-            await lab_run.on(client, where.asked, told)
-
-    store.make_ready(out)
+    files.check_folder(out)
     if any(where.emulate for where in targets):
         print(
             "EMULATED: a model of the engine answers, nothing here is a measurement of a real one",
@@ -186,8 +183,8 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
     stopped: InterruptedRunError | None = None
     try:
         for where in targets:
-            with where.running() as base_url, progress(f"lab {lab_run.name}") as told:
-                asyncio.run(on(where, base_url, told))
+            with where.connected(connections=64) as (loop, client), progress(f"lab {lab_run.name}") as told:
+                loop.run(lab_run.on(client, where.asked, told))
         lab_run.complete = True
     except KeyboardInterrupt:
         stopped = InterruptedRunError("interrupted", todo="the points that were measured are kept")
@@ -206,12 +203,14 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
 
 
 def _keep(result: "LabResult", out: Path) -> Path:
+    """Write the result and then its pictures, all under one name that no file had; returns the result's file."""
+    from hitlab import files
     from hitlab.report import lab_plot
     from hitlab.results import store
 
-    path = store.save_lab(result, out)
-    store.replace(path.with_suffix(".svg"), lab_plot.svg(result).encode())
-    store.replace(path.with_suffix(".png"), lab_plot.png(result))
+    path = store.save_lab(result, out, beside=(".svg", ".png"))
+    files.write_new(out, path.stem, lab_plot.svg(result).encode(), ".svg")
+    files.write_new(out, path.stem, lab_plot.png(result), ".png")
     return path
 
 

@@ -8,13 +8,16 @@ import typer
 
 from hitlab.cli import _options as opt
 from hitlab.cli import _target
+from hitlab.flags import in_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from hitlab.experiment.plan import Experiment
-    from hitlab.measurement.prepare import Asked, Prepared
+    from hitlab.measurement.asked import Asked
+    from hitlab.measurement.prepare import Prepared
     from hitlab.measurement.run import Run
+    from hitlab.results.run_result import Result
 
 
 def command(
@@ -69,24 +72,18 @@ def command(
     """
     import random
 
-    from hitlab import families
     from hitlab.errors import UsageError
     from hitlab.experiment.closed_form import check_shape, shape_of
-    from hitlab.experiment.plan import Experiment
+    from hitlab.experiment.plan import Experiment, plan
     from hitlab.experiment.shape import BreakOptions
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
 
     shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
     check_shape(shape, 1 if block_size is None else block_size, 1 if dp is None else dp)
     auto = flood_requests == "auto"
     if not auto and not (flood_requests.isdecimal() and len(flood_requests) < 10):
         raise UsageError(f"--flood-requests {flood_requests!r} is no number", todo="give a number, or auto")
-    opt.check_cold_by(cold_by)
-    for option, value in (("--flood-len", flood_len), ("--concurrency", concurrency), ("--output-len", output_len)):
-        if value < 1:
-            raise UsageError(f"{option} is {value}", todo="give 1 or more")
-    how = families.break_mode(break_mode)
-    opt.note_unused_break_options(break_mode, how.TAKES, break_at, break_fixed)
+    opt.note_unused_break_options(break_mode, break_at, break_fixed)
     if seed is None:
         # A prefix is fresh only if no earlier run sent it.
         seed = random.SystemRandom().randrange(2**31) if cold_by == "fresh-prefix" else 0
@@ -102,7 +99,15 @@ def command(
         workload=workload,
         output_tokens=output_len,
     )
-    asked = Asked(block_size, capacity_blocks, dp, auto, opt.token_range(vocab_range), vocab_size)
+    plan(experiment, dp or 1)  # what can't be sent is said before anything is started
+    asked = Asked(
+        block_tokens=block_size,
+        capacity_blocks=capacity_blocks,
+        ranks=dp,
+        auto_flood=auto,
+        vocab_range=opt.token_range(vocab_range),
+        vocab_tokens=vocab_size,
+    )
     if log and (emulate or cpu):
         raise UsageError("--log is for a server that runs without metrics", todo="leave it out, or name --base-url")
     if dry_run:
@@ -133,42 +138,28 @@ def command(
 def _measure(
     where: _target.Target, experiment: "Experiment", asked: "Asked", log: Path | None, out: Path, as_json: bool
 ) -> None:
-    import asyncio
-
+    from hitlab import files
     from hitlab.cli._tables import print_result
     from hitlab.errors import InputError, InterruptedRunError
-    from hitlab.measurement import prepare
+    from hitlab.measurement.run import prepare_run
     from hitlab.results import store
 
     err = opt.console(stderr=True)
-    runs: list[Run] = []
-
-    def on_ready(run: "Run", prepared: "Prepared") -> None:
-        runs.append(run)
-        if prepared.facts.emulated:
-            err.print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one")
-        for warning in prepared.warnings:
-            err.print(f"note: {warning}")
-        for check in prepared.checks:
-            if not check.ok:
-                err.print(f"note: {check.name}: {check.detail}; the run will not be valid")
-
-    async def walk(base_url: str, watch: "_Progress") -> None:
-        async with where.client(base_url, experiment.concurrency) as client:
-            await prepare.measure(client, asked, experiment, watch, on_ready, log)
-
-    store.make_ready(out)
-    with where.running() as base_url, _Progress(err) as watch:
+    files.check_folder(out)
+    run: Run | None = None
+    with where.connected(experiment.concurrency) as (loop, client), _Progress(err) as watch:
         try:
-            asyncio.run(walk(base_url, watch))
+            run = loop.run(prepare_run(client, asked, experiment, log))
+            _announce(run.prepared, err)
+            loop.run(run.walk(watch))
         except (KeyboardInterrupt, Exception) as error:
-            kept = f"what was measured is in {prepare.keep(runs[0], out)}" if runs and runs[0].phases else ""
+            kept = f"what was measured is in {store.save(_result(run, where, log), out)}" if run and run.phases else ""
             if isinstance(error, KeyboardInterrupt):
                 raise InterruptedRunError("interrupted", todo=kept or "nothing had been measured yet") from None
             if kept:
                 print(f"hitlab: {kept}", file=sys.stderr)
             raise
-    result = runs[0].result()
+    result = _result(run, where, log)
     # A full disk or a full pipe takes at most one of the two, the file or what is shown.
     unsaved: InputError | None = None
     try:
@@ -189,19 +180,38 @@ def _measure(
     raise typer.Exit(result.exit_status)
 
 
+def _announce(prepared: "Prepared", err: "Console") -> None:
+    """What has to be said of a run before it begins."""
+    if prepared.facts.emulated:
+        err.print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one")
+    for warning in prepared.warnings:
+        err.print(f"note: {in_flags(warning)}")
+    for check in prepared.checks:
+        if not check.ok:
+            err.print(f"note: {check.name}: {check.detail}; the run will not be valid")
+
+
+def _result(run: "Run", where: _target.Target, log: Path | None) -> "Result":
+    """What the run has measured, and how its server was asked for."""
+    import msgspec
+
+    return msgspec.structs.replace(run.result(), server=where.as_asked(log))
+
+
 def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: bool) -> None:
     from hitlab import families
     from hitlab.experiment.closed_form import phase_tally
     from hitlab.experiment.fit import warnings
+    from hitlab.experiment.plan import plan
     from hitlab.experiment.steps import Act
-    from hitlab.measurement.prepare import outlined
 
     block_tokens = asked.block_tokens or families.engine(engine).DEFAULT_BLOCK_TOKENS
     ranks = asked.ranks or 1
-    experiment, steps = outlined(experiment, ranks)
+    planned = plan(experiment, ranks)
+    experiment = planned.experiment
     capacity_tokens = asked.capacity_blocks and asked.capacity_blocks * block_tokens
     rows: list[dict[str, object]] = []
-    for step in steps:
+    for step in planned.steps:
         if step is Act.RESET:
             rows.append({"step": "reset" if experiment.cold_by == "reset" else "fresh prefixes"})
         elif step is Act.FLOOD:
@@ -218,7 +228,7 @@ def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: 
                     "closed_form_hit_tokens": tally.hit_tokens,
                 }
             )
-    said = warnings(experiment, steps, capacity_tokens, ranks) if experiment.flood_requests else []
+    said = [*map(in_flags, warnings(planned, capacity_tokens, ranks))] if experiment.flood_requests else []
     if as_json:
         opt.print_json({"engine": engine, "block_size": block_tokens, "steps": rows, "warnings": said})
         return

@@ -23,11 +23,13 @@ def command(
     """
     from hitlab import families
     from hitlab.errors import HitlabError, InputError
-    from hitlab.recordings.recording import compare, read_recording
+    from hitlab.recordings.recording import compare, read_recording, recorded_facts
 
     try:
         tape = read_recording(recording.read_bytes())
-        result = compare(tape, families.engine(tape.engine).recording_model)
+        engine = families.engine(tape.engine)
+        facts = recorded_facts(tape, engine)
+        result = compare(tape, lambda: engine.cache_model(facts))
     except OSError as error:
         raise InputError(error.strerror or str(error), where=str(recording)) from error
     except HitlabError as error:

@@ -6,10 +6,10 @@ import typer
 
 from hitlab import families
 from hitlab.cli import _options as opt
-from hitlab.errors import UsageError
-from hitlab.experiment.closed_form import Prediction, check_shape, phase_tally, predict, shape_of, total
-from hitlab.experiment.plan import phases_of
-from hitlab.experiment.shape import BreakOptions, Phase, SharedPrefix
+from hitlab.experiment.closed_form import check_shape, shape_of
+from hitlab.experiment.plan import Experiment
+from hitlab.experiment.prediction import PhasePrediction, Prediction, predict
+from hitlab.experiment.shape import BreakOptions
 from hitlab.tokens import Tally
 
 DEFAULT_BLOCK_TOKENS = 16  # vLLM's, said here so that the default case loads no engine
@@ -50,32 +50,28 @@ def command(
     shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
     block_tokens = _block_tokens(block_size, engine)
     check_shape(shape, block_tokens, dp)
-    shape, unbroken = _fitted(shape, workload, output_len, dp, break_mode)
-    prediction = predict(shape, block_tokens, dp)
-    how = families.break_mode(break_mode)
-    opt.note_unused_break_options(break_mode, how.TAKES, break_at, break_fixed)
-    phases = phases_of(how, shape, BreakOptions(break_at, break_fixed), unbroken)
-    tallies = {phase.name: phase_tally(phase, shape, block_tokens, dp) for phase in phases}
-    scored = how.SCORED if unbroken is None or break_mode != "none" else tuple(phase.name for phase in unbroken)
-    tally = total(tallies[name] for name in scored if name in tallies)
-    # The penalties are those of one prefix that all prompts of a group share.
-    one_prefix = all(phase.prompt_tokens is None for phase in phases)
+    opt.note_unused_break_options(break_mode, break_at, break_fixed)
+    options = BreakOptions(break_at, break_fixed)
+    found = predict(
+        Experiment(shape, break_mode, options, workload=workload, output_tokens=output_len), block_tokens, dp
+    )
+    shape, unbroken = found.experiment.shape, found.unbroken
     if as_json:
         penalties = {
-            "matchable_prefix_tokens": prediction.matchable_prefix_tokens,
-            "stranded_tokens": prediction.stranded_tokens,
-            "last_token_tokens": prediction.last_token_tokens,
-            "cold_start_points": prediction.cold_start_points,
-            "granularity_points": prediction.granularity_points,
-            "last_token_points": prediction.last_token_points,
-            "below_one_block": prediction.below_one_block,
+            "matchable_prefix_tokens": unbroken.matchable_prefix_tokens,
+            "stranded_tokens": unbroken.stranded_tokens,
+            "last_token_tokens": unbroken.last_token_tokens,
+            "cold_start_points": unbroken.cold_start_points,
+            "granularity_points": unbroken.granularity_points,
+            "last_token_points": unbroken.last_token_points,
+            "below_one_block": unbroken.below_one_block,
         }
         opt.print_json(
             {
-                "hit_tokens": tally.hit_tokens,
-                "prompt_tokens": tally.queried_tokens,
-                "hit_rate": tally.hit_rate,
-                **(penalties if one_prefix else {}),
+                "hit_tokens": found.hit_tokens,
+                "prompt_tokens": found.prompt_tokens,
+                "hit_rate": found.hit_rate,
+                **(penalties if found.one_prefix else {}),
                 "requests": shape.requests,
                 "prefix_len": prefix_len,
                 "suffix_len": suffix_len,
@@ -87,51 +83,36 @@ def command(
                 "break_at": break_at,
                 "break_fixed": break_fixed,
                 "workload": workload,
-                "phases": _phase_rows(phases, tallies),
+                "phases": _phase_rows(found),
             }
         )
         return
-    if one_prefix:
+    if found.one_prefix:
         print(
             f"{shape.requests:,} requests of {prefix_len:,} shared + {suffix_len:,} own tokens, block {block_tokens:,}"
         )
-        for line in _sheet(shape, prediction, tally, dp, scored):
+        for line in _sheet(found):
             print(line)
     else:
         print(f"{groups:,} conversations that open with {prefix_len:,} tokens, block {block_tokens:,}")
         print(f"{shape.requests // groups:,} turns: {suffix_len:,} new tokens, {output_len:,} generated")
-        print(f"\nhit rate     {_percent(tally)}  {_of(tally)}")
+        print(f"\nhit rate     {_percent(found.tally)}  {_of(found.tally)}")
     print()
     print(f"{'phase':<9}{'requests':>9}{'prompt tokens':>15}{'hit tokens':>13}{'hit rate':>12}")
-    for phase in phases:
-        print(_row(phase, tallies[phase.name]))
+    for phase in found.phases:
+        print(_row(phase))
 
 
-def _fitted(
-    shape: SharedPrefix, workload: str, output_tokens: int, ranks: int, break_mode: str
-) -> tuple[SharedPrefix, list[Phase] | None]:
-    """The shape as the workload sends it, and its unbroken phases; None are cold and warm, and load nothing."""
-    if output_tokens < 1:
-        raise UsageError(f"--output-len is {output_tokens}", todo="give 1 or more")
-    if workload == "shared-prefix":
-        return shape, None
-    file = families.workload(workload)
-    if break_mode != "none" and not file.BREAKABLE:
-        raise UsageError(f"{workload} has no breaks", todo="leave out --break-mode")
-    shape = file.fit(shape)
-    return shape, file.phases(shape, output_tokens, ranks)
-
-
-def _phase_rows(phases: list[Phase], tallies: dict[str, Tally]) -> list[dict[str, object]]:
+def _phase_rows(found: Prediction) -> list[dict[str, object]]:
     return [
         {
             "name": phase.name,
             "requests": phase.requests,
-            "prompt_tokens": tallies[phase.name].queried_tokens,
-            "hit_tokens": tallies[phase.name].hit_tokens,
-            "hit_rate": tallies[phase.name].hit_rate,
+            "prompt_tokens": phase.prompt_tokens,
+            "hit_tokens": phase.hit_tokens,
+            "hit_rate": phase.hit_rate,
         }
-        for phase in phases
+        for phase in found.phases
     ]
 
 
@@ -140,11 +121,12 @@ def _block_tokens(block_size: int | None, engine: str | None) -> int:
     return default if block_size is None else block_size
 
 
-def _sheet(shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int, scored: tuple[str, ...]) -> list[str]:
-    unbroken = prediction.tally
+def _sheet(found: Prediction) -> list[str]:
+    shape, losses, tally, scored = found.experiment.shape, found.unbroken, found.tally, found.scored
+    unbroken = losses.tally
     ceiling = Tally(shape.prompt_tokens, shape.prefix_tokens)
-    cold = min(shape.requests, shape.groups * ranks)
-    stranded, last = prediction.stranded_tokens, prediction.last_token_tokens
+    cold = losses.cold_requests
+    stranded, last = losses.stranded_tokens, losses.last_token_tokens
     lost = unbroken - tally
     lines = ["", f"hit rate     {_percent(tally)}  {_of(tally)} ({' + '.join(scored)})"]
     if "warm" not in scored:
@@ -155,18 +137,18 @@ def _sheet(shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int
         ]
     lines += [
         f"ceiling      {_percent(ceiling)}  P/(P+S): every prefix token found, every time",
-        f"cold start   {_loss(prediction.cold_start_points)}  {cold:,} cold request{'s'[: cold != 1]}",
-        f"granularity  {_loss(prediction.granularity_points)}  "
+        f"cold start   {_loss(losses.cold_start_points)}  {cold:,} cold request{'s'[: cold != 1]}",
+        f"granularity  {_loss(losses.granularity_points)}  "
         f"{stranded:,} of {shape.prefix_tokens:,} tokens stranded in a partial block",
     ]
     if last:
         lines.append(
-            f"last token   {_loss(prediction.last_token_points)}  "
+            f"last token   {_loss(losses.last_token_points)}  "
             f"{last:,} tokens computed again with each prompt's last token"
         )
     if cold == shape.requests > 1:
         lines += ["", f"every request is a cold one: no prefix is sent twice to a rank ({shape.groups:,} groups)"]
-    if prediction.below_one_block:
+    if losses.below_one_block:
         lines += [
             "",
             "below one block: 0 by arithmetic; no request can ever hit a prefix shorter than a block",
@@ -174,9 +156,9 @@ def _sheet(shape: SharedPrefix, prediction: Prediction, tally: Tally, ranks: int
     return lines
 
 
-def _row(phase: Phase, tally: Tally) -> str:
-    counts = f"{phase.requests:>9,}{tally.queried_tokens:>15,}{tally.hit_tokens:>13,}"
-    return f"{phase.name:<9}{counts}{_percent(tally):>12}"
+def _row(phase: PhasePrediction) -> str:
+    counts = f"{phase.requests:>9,}{phase.prompt_tokens:>15,}{phase.hit_tokens:>13,}"
+    return f"{phase.name:<9}{counts}{_percent(phase.tally):>12}"
 
 
 def _percent(tally: Tally) -> str:

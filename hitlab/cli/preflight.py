@@ -26,10 +26,8 @@ def command(
 
     Example: hitlab preflight --engine vllm --base-url http://127.0.0.1:8000
     """
-    import asyncio
-
+    from hitlab.measurement.asked import Asked
     from hitlab.measurement.preflight import measurable, preflight
-    from hitlab.measurement.prepare import Asked
 
     where = _target.Target(
         engine=engine,
@@ -41,12 +39,9 @@ def command(
         timeout_s=timeout,
     )
 
-    async def look() -> "tuple[list[Finding], list[str]]":
-        with where.running() as url:
-            async with where.client(url) as client:
-                return await preflight(client), [client.base_url, *client.metrics_urls]
-
-    findings, addresses = asyncio.run(look())
+    with where.connected() as (loop, client):
+        findings = loop.run(preflight(client))
+        addresses = [client.base_url, *client.metrics_urls]
     if as_json:
         opt.print_json({"measurable": measurable(findings), "findings": findings})
     else:

@@ -1,7 +1,6 @@
 """`hitlab record`: random sequences sent to a live engine, and everything it answered, in a file."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,9 @@ if TYPE_CHECKING:
 
 def command(
     engine: _target.EngineName,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; one that is there goes.")],
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; an older one is overwritten.")
+    ],
     base_url: _target.BaseUrl = None,
     metrics_url: _target.MetricsUrl = None,
     emulate: _target.Emulate = False,
@@ -41,6 +42,7 @@ def command(
     timeout: _target.Timeout = 120.0,
     fault: _target.Fault = None,
     engine_arg: _target.EngineArg = None,
+    force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Record what an engine answers to random sequences, one request after another; `model` explains the file.
@@ -54,8 +56,10 @@ def command(
     Example: hitlab record --engine vllm --emulate --capacity-blocks 64 -o tape.json.gz
     """
     from hitlab.errors import UsageError
-    from hitlab.measurement.prepare import Asked
+    from hitlab.files import Output, claim
+    from hitlab.measurement.asked import Asked
     from hitlab.recordings.recorder import Wanted, check_name
+    from hitlab.recordings.recording import wrote
 
     for option, value, least in (
         ("--sequences", sequences, 1),
@@ -72,13 +76,19 @@ def command(
         metrics_urls=tuple(metrics_url or ()),
         emulate=emulate,
         cpu=cpu,
-        asked=Asked(block_size, capacity_blocks, vocab_range=opt.token_range(vocab_range), vocab_tokens=vocab_size),
+        asked=Asked(
+            block_tokens=block_size,
+            capacity_blocks=capacity_blocks,
+            vocab_range=opt.token_range(vocab_range),
+            vocab_tokens=vocab_size,
+        ),
         api_key_env=api_key_env,
         admin_key_env=admin_key_env,
         timeout_s=timeout,
         faults=tuple(fault or ()),
         engine_args=tuple(engine_arg or ()),
     )
+    claim([Output("--out", out, "a recording", wrote)], force=force)
     recorder = _record(where, Wanted(sequences, requests, seed, max_len, max_output), out)
     _print_recording(recorder.recording(), recorder.dropped, out, as_json)
     if recorder.dropped:
@@ -87,46 +97,36 @@ def command(
 
 def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     """Walk, and save what was finished, however the walk ended."""
-    import asyncio
-
     from hitlab.cli._progress import progress
     from hitlab.errors import HitlabError, InterruptedRunError
-    from hitlab.recordings.recorder import Recorder, prepare
-    from hitlab.results import store
+    from hitlab.recordings.recorder import prepare_recorder
 
-    recorders: list[Recorder] = []
-
-    async def walk(base_url: str, answered: Callable[[int, int], None]) -> None:
-        async with where.client(base_url) as client:
-            facts = await client.facts()
-            if facts.emulated:
-                opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
-            recorders.append(Recorder(client, facts, prepare(facts, where.asked, wanted), wanted))
-            await recorders[0].walk(answered)
-
-    store.make_file_ready(out)
+    recorder: Recorder | None = None
     try:
-        with where.running() as base_url, progress("recording") as answered:
-            asyncio.run(walk(base_url, answered))
-    except HitlabError as error:
-        kept = _save(recorders, out)
+        with where.connected() as (loop, client), progress("recording") as answered:
+            recorder = loop.run(prepare_recorder(client, where.asked, wanted))
+            if recorder.emulated:
+                opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
+            loop.run(recorder.walk(answered))
+    except HitlabError:
+        kept = _save(recorder, out)
         if kept:
             print(kept, file=sys.stderr)
-        raise error
+        raise
     except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted", todo=_save(recorders, out) or "no sequence was finished") from None
-    _save(recorders, out)
-    return recorders[0]
+        raise InterruptedRunError("interrupted", todo=_save(recorder, out) or "no sequence was finished") from None
+    _save(recorder, out)
+    return recorder
 
 
-def _save(recorders: "list[Recorder]", out: Path) -> str:
+def _save(recorder: "Recorder | None", out: Path) -> str:
     """Write the finished sequences, if there are any, and say so."""
     from hitlab.recordings.recorder import save
 
-    if not (recorders and recorders[0].sequences):
+    if recorder is None or not recorder.sequences:
         return ""
-    save(recorders[0].recording(), out)
-    return f"finished sequences: {len(recorders[0].sequences):,}, in {out}"
+    save(recorder.recording(), out)
+    return f"finished sequences: {len(recorder.sequences):,}, in {out}"
 
 
 def _print_recording(kept: "Recording", dropped: list[str], out: Path, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""`hitlab replay`: a trace against one cache."""
+"""`hitlab replay`: a trace through one policy at one capacity."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _trace_options as given
 from hitlab.errors import UsageError
@@ -44,6 +43,7 @@ def command(
         bool,
         typer.Option("--check-invariants", help="Afterwards, look for faults in the policy's own queues."),
     ] = False,
+    force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Replay a trace through a prefix cache of fixed size: hit tokens, longest prefix only.
@@ -56,25 +56,26 @@ def command(
 
     Example: hitlab replay conversation_trace.jsonl --policy s3fifo --capacity 4096
     """
-    from hitlab.simulation import kernels, replay, request_file
-    from hitlab.simulation.sweep import Choice
+    from hitlab.files import claim
+    from hitlab.simulation import kernel_store, kernels, replay, request_file
+    from hitlab.simulation.policy import Choice, check
 
     choice = Choice.of(policy)
-    chosen = families.policy(choice.policy)
+    chosen = choice.load()
     stated = {"small_ratio": small_ratio, "max_freq": max_freq}
     options = {**choice.options, **{name: value for name, value in stated.items() if value is not None}}
-    replay.check(chosen, capacity, options)  # before a long file is read
+    check(chosen, capacity, options)  # before a long file is read
     if not 0 <= warmup < 1:
         raise UsageError(f"a warm-up of {warmup}", todo="choose a share from 0 to below 1")
     if requests_out:
-        request_file.check(requests_out)
+        claim([request_file.output(requests_out)], [trace], force=force)
     requests = given.read(trace, block_size, form, skip_malformed)
 
     def announce() -> None:
         kept = "once" if kernels.folder(chosen) else "for this run only: there is no folder to keep it in"
         print(f"compiling the {choice.policy} kernel, {kept} ...", file=sys.stderr, flush=True)
 
-    with kernels.announced(announce):
+    with kernel_store.announced(announce):
         result = replay.replay(
             requests,
             chosen,

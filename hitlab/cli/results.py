@@ -125,19 +125,19 @@ def _row(path: Path, result: "Result") -> dict[str, object]:
 
 
 def _hit_rate(result: "Result") -> float | None:
-    """Of the phases that the break is judged by, or of the whole run where its break is unknown here."""
-    from hitlab import families
+    """Of the phases that the break is judged by; after a flood, of the probe."""
+    from hitlab.experiment.shape import scored
 
-    mode = str(result.experiment.get("break_mode", "none"))
-    scored = families.break_mode(mode).SCORED if mode in families.names("workloads.breaks") else ()
-    phases = _probed(result) or [phase for phase in result.phases if phase.name in scored] or result.phases
+    phases = _probed(result) or scored(result.phases)
     queried = sum(phase.queried_tokens for phase in phases)
     return sum(phase.hit_tokens for phase in phases) / queried if queried else None
 
 
 def _probed(result: "Result") -> "list[PhaseResult]":
     """What shows a loss that the rest of the pass hides, for it brings back what was lost."""
-    return [phase for phase in result.phases if phase.name == "evicted"]
+    from hitlab.experiment.shape import Role
+
+    return [phase for phase in result.phases if phase.role is Role.PROBE]
 
 
 def _percent(result: "Result") -> str:

@@ -37,14 +37,14 @@ def command(
         raise UsageError("serve starts an emulated or a real engine", todo="choose --emulate or --cpu")
     from hitlab import families
     from hitlab.client.http import root_url
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
 
     default_port = int(root_url(families.engine(engine).DEFAULT_BASE_URL).rpartition(":")[2])
     where = _target.Target(
         engine=engine,
         emulate=emulate,
         cpu=cpu,
-        asked=Asked(block_size, capacity_blocks, dp),
+        asked=Asked(block_tokens=block_size, capacity_blocks=capacity_blocks, ranks=dp),
         faults=tuple(fault or ()),
         engine_args=tuple(engine_arg or ()),
         port=default_port if port is None else port,

@@ -11,11 +11,12 @@ import typer
 from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _trace_options as given
-from hitlab.errors import InputError, InterruptedRunError, UsageError
+from hitlab.errors import InterruptedRunError, UsageError
 
 if TYPE_CHECKING:
-    from hitlab.simulation.hit_curve import Curve
-    from hitlab.simulation.sweep import Choice, Point
+    from hitlab.simulation.hit_curve import Curves
+    from hitlab.simulation.policy import Choice
+    from hitlab.simulation.sweep import Point
     from hitlab.simulation.sweep_runner import Sweep
     from hitlab.traces.trace import Trace
 
@@ -69,6 +70,7 @@ def command(
         Path | None, typer.Option("--work-folder", help="Where workers map the trace; a cluster's must all see it.")
     ] = None,
     out: Annotated[Path, typer.Option("--out", help="Folder for points of a sweep that is stopped.")] = Path("results"),
+    force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
     """Replay a trace at many cache sizes: how much cache it needs, and whether the policy matters.
@@ -81,12 +83,14 @@ def command(
 
     Example: hitlab sweep conversation_trace.jsonl --policy s3fifo,lru --capacity 1000:100000:log30 --plot curves.svg
     """
+    from hitlab.cli import _points
     from hitlab.cli._progress import progress
-    from hitlab.simulation import kernels, replay, request_file, sweep_runner
+    from hitlab.simulation import kernel_store, replay, request_file, sweep_runner
+    from hitlab.simulation.hit_curve import Curves
+    from hitlab.simulation.workers import Workers
 
     _check(weight, warmup, jobs)
-    if requests_out:
-        request_file.check(requests_out)
+    _claim(trace, csv, plot, requests_out, force)
     choices = _choices(policy, drawn=plot is not None)
     token_bytes = _token_bytes(bytes_per_token, model, kv_bytes)
     sizes = _sizes(capacity, memory, token_bytes)
@@ -94,26 +98,18 @@ def command(
     sweep_runner.check(choices, sizes(max(block_size or 1, 1), None) or [SMALLEST_AUTO])
     requests = given.read(trace, block_size, form, skip_malformed)
 
-    curves: list[Curve] = []
-
-    def curve() -> "Curve":
-        if not curves:
-            from hitlab.simulation.hit_curve import lru_curve
-
-            curves.append(lru_curve(requests, engine_cap=engine_cap, kernel=kernels.curve_kernel()))
-        return curves[0]
-
-    capacities = sizes(requests.block_tokens, curve) or [SMALLEST_AUTO]
+    curves = Curves(requests, engine_cap=engine_cap)
+    capacities = sizes(requests.block_tokens, curves) or [SMALLEST_AUTO]
     sweep_runner.check(choices, capacities)
     wanted = sweep_runner.Sweep(
         requests, choices, capacities, replay.first_warm(requests.requests, warmup), engine_cap, {}
     )
     partial = sweep_runner.partial_file(out, wanted)
-    workers = sweep_runner.Workers(jobs, backend, scheduler, work_folder)
+    workers = Workers(jobs, backend, scheduler, work_folder)
     stopped: InterruptedRunError | None = None
     try:
-        with progress(f"{wanted.size:,} points") as on_progress, kernels.announced(_announce):
-            sweep_runner.run(wanted, curve, workers, partial, on_progress)
+        with progress(f"{wanted.size:,} points") as on_progress, kernel_store.announced(_announce):
+            sweep_runner.run(wanted, curves, workers, partial, on_progress)
     except KeyboardInterrupt:
         kept = f"{len(wanted.points):,} of {wanted.size:,} points are kept in {partial}"
         stopped = InterruptedRunError(f"interrupted, {kept}", todo="the same command goes on from there")
@@ -124,7 +120,8 @@ def command(
     else:
         _print(wanted, points, trace, warmup, weight, block_bytes)
     if csv:
-        _write_csv(points, csv, block_bytes)
+        _points.write(points, csv, block_bytes)
+        _say(f"csv: {csv}")
     if plot and points:
         _draw(wanted, points, plot, _title(wanted, trace), weight, block_bytes)
     if stopped:
@@ -154,9 +151,27 @@ def _check(weight: str, warmup: float, jobs: int | None) -> None:
         raise UsageError(f"--jobs is {jobs}", todo="give 1 or more")
 
 
+def _claim(trace: Path, csv: Path | None, plot: Path | None, requests_out: Path | None, force: bool) -> None:
+    """Raise UsageError or InputError for a file that can't be written, or must not be."""
+    from hitlab.cli import _points
+    from hitlab.files import Output, claim
+    from hitlab.report import generator, sweep_plot
+    from hitlab.simulation import request_file
+
+    outputs: list[Output] = []
+    if csv:
+        outputs.append(Output("--csv", csv, "a table of points", _points.wrote))
+    if plot:
+        sweep_plot.check_form(plot)
+        outputs.append(Output("--plot", plot, "a picture", generator.drew))
+    if requests_out:
+        outputs.append(request_file.output(requests_out))
+    claim(outputs, [trace], force=force)
+
+
 def _choices(text: str, drawn: bool) -> "list[Choice]":
     from hitlab.report.sweep_plot import check_lines
-    from hitlab.simulation.sweep import Choice
+    from hitlab.simulation.policy import Choice
 
     named = families.names("policies") if text.strip().lower() == "all" else text.split(",")
     choices: list[Choice] = []
@@ -182,7 +197,7 @@ def _token_bytes(stated: int | None, model: str | None, kv_bytes: int) -> int | 
 
 
 def _sizes(capacity: str | None, memory: str | None, token_bytes: int | None) -> Any:
-    """A function of block size and curve: the capacities, or None where they wait for a curve."""
+    """A function of block size and curves: the capacities, or None where they wait for LRU's hit-ratio curve."""
     from hitlab.simulation import sweep
 
     if capacity is not None and memory is not None:
@@ -190,11 +205,17 @@ def _sizes(capacity: str | None, memory: str | None, token_bytes: int | None) ->
     if memory is not None:
         if token_bytes is None:
             raise UsageError("--memory needs to know what a token takes", todo="add --bytes-per-token or --model")
-        return lambda block_tokens, curve: sweep.memory_capacities(memory, token_bytes, block_tokens)
+        return lambda block_tokens, curves: sweep.memory_capacities(memory, token_bytes, block_tokens)
     listed = sweep.capacities("auto" if capacity is None else capacity)
     if listed is not None:
-        return lambda block_tokens, curve: listed
-    return lambda block_tokens, curve: curve and sweep.auto_capacities(curve(), SMALLEST_AUTO)
+        return lambda block_tokens, curves: listed
+
+    def automatic(block_tokens: int, curves: "Curves | None") -> list[int] | None:
+        from hitlab.simulation.hit_curve import lru_curve
+
+        return None if curves is None else sweep.auto_capacities(curves.of(lru_curve), SMALLEST_AUTO)
+
+    return automatic
 
 
 def _title(wanted: "Sweep", path: Path) -> str:
@@ -205,12 +226,12 @@ def _title(wanted: "Sweep", path: Path) -> str:
 def _document(
     wanted: "Sweep", points: "Sequence[Point]", path: Path, warmup: float, block_bytes: int | None, complete: bool
 ) -> dict[str, Any]:
-    from hitlab.simulation import replay
+    from hitlab.simulation.policy import options_of
 
     policies = {}
     for choice in wanted.choices:
-        policy = families.policy(choice.policy)
-        options = replay.options_of(policy) | dict(choice.options)
+        policy = choice.load()
+        options = options_of(policy) | dict(choice.options)
         policies[choice.label] = {"policy": policy.NAME, "variant": policy.VARIANT, **options}
     return {
         "schema_version": 1,
@@ -226,26 +247,6 @@ def _document(
         "policies": policies,
         "points": points,
     }
-
-
-def _write_csv(points: "Sequence[Point]", path: Path, block_bytes: int | None) -> None:
-    import csv
-
-    import msgspec
-
-    from hitlab.simulation.sweep import Point
-
-    columns = list(Point.__struct_fields__)
-    try:
-        with path.open("w", newline="") as file:
-            rows = csv.writer(file)
-            rows.writerow([*columns, *(["memory_bytes"] if block_bytes else [])])
-            for each in points:
-                memory = [each.capacity_blocks * block_bytes] if block_bytes else []
-                rows.writerow([*msgspec.structs.astuple(each), *memory])
-    except OSError as error:
-        raise InputError(f"the points can't be written: {error.strerror}", where=str(path)) from None
-    _say(f"csv: {path}")
 
 
 def _draw(
@@ -285,10 +286,10 @@ def _print(
 
 
 def _comparisons(points: "Sequence[Point]", choices: "Sequence[Choice]", rate: str) -> Iterator[str]:
-    """Each policy beside LRU, or the first one where LRU is not among them; one without a capacity always wins."""
+    """Each policy beside LRU, or the first one where LRU is not among them; no upper bounds."""
     from hitlab.simulation import sweep
 
-    labels = [c.label for c in choices if not hasattr(families.policy(c.policy), "IGNORES_CAPACITY")]
+    labels = [each.label for each in choices if each.load().BOUNDED]
     baseline = "lru" if "lru" in labels else next(iter(labels), "")
     lines = (sweep.comparison(points, label, baseline, rate) for label in labels if label != baseline)
     yield from filter(None, lines)

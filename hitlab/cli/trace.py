@@ -1,4 +1,4 @@
-"""`hitlab trace`: what a trace is like, before anything is replayed."""
+"""`hitlab trace info`: a trace in numbers, before anything is replayed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,14 +35,13 @@ def info(
 
     Example: hitlab trace info conversation_trace.jsonl
     """
-    from hitlab.simulation import hit_curve, kernels, trace_info
+    from hitlab.simulation import hit_curve, trace_info
 
     requests = given.read(trace, block_size, form, skip_malformed)
-    kernel = kernels.curve_kernel()
     found = trace_info.inspect(
         requests,
-        hit_curve.lru_curve(requests, kernel=kernel),
-        hit_curve.lru_curve(requests, engine_cap=True, kernel=kernel),
+        hit_curve.lru_curve(requests),
+        hit_curve.lru_curve(requests, engine_cap=True),
     )
     if as_json:
         opt.print_json(found)

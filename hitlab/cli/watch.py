@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hitlab.client.dialect import ServerFacts
+    from hitlab.client.http import EngineClient
     from hitlab.measurement.watch import Interval, Meter
     from hitlab.tokens import Tally
 
@@ -49,12 +50,11 @@ def command(
 
     Example: hitlab watch --engine vllm --base-url http://127.0.0.1:8000 --prefix-len 1000 --suffix-len 200
     """
-    import asyncio
     from contextlib import suppress
 
     from hitlab.errors import UsageError
-    from hitlab.measurement import watch as watching
-    from hitlab.measurement.prepare import Asked
+    from hitlab.measurement.asked import Asked
+    from hitlab.measurement.watch import begin
 
     if not 0 < interval < math.inf or (count is not None and count < 1):
         raise UsageError(
@@ -66,26 +66,29 @@ def command(
         engine=engine,
         base_url=base_url,
         metrics_urls=tuple(metrics_url or ()),
-        asked=Asked(block_size),
+        asked=Asked(block_tokens=block_size),
         api_key_env=api_key_env,
         timeout_s=timeout,
     )
-    meters: list[Meter] = []
+    meter: Meter | None = None
+    with where.connected() as (loop, client), suppress(KeyboardInterrupt):
+        facts = loop.run(client.facts())
+        meter = loop.run(begin(client))
+        best = _ceiling(prefix_len, suffix_len, facts.block_tokens or block_size)
+        title = _title(client.engine.TITLE, client.base_url, facts, interval, best)
+        loop.run(_show(client, meter, interval, count, _view(title, best, as_json)))
+    if meter is not None:
+        print(_summary(meter), file=sys.stderr if as_json else sys.stdout)
 
-    async def watch(url: str) -> None:
-        async with where.client(url) as client:
-            facts = await client.facts()
-            meters.append(await watching.begin(client))
-            best = _ceiling(prefix_len, suffix_len, facts.block_tokens or block_size)
-            title = _title(client.engine.TITLE, client.base_url, facts, interval, best)
-            with _view(title, best, as_json) as view:
-                async for each in watching.intervals(client, meters[0], interval, count):
-                    view.show(each)
 
-    with where.running() as url, suppress(KeyboardInterrupt):
-        asyncio.run(watch(url))
-    if meters:
-        print(_summary(meters[0]), file=sys.stderr if as_json else sys.stdout)
+async def _show(
+    client: "EngineClient", meter: "Meter", interval_s: float, count: int | None, view: "_Json | _Lines | _Live"
+) -> None:
+    from hitlab.measurement.watch import intervals
+
+    with view:
+        async for each in intervals(client, meter, interval_s, count):
+            view.show(each)
 
 
 def _ceiling(prefix_tokens: int | None, suffix_tokens: int | None, block_tokens: int | None) -> "Tally | None":

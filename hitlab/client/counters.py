@@ -13,10 +13,10 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """One scrape's token counters.
+    """A server's token counters at one moment.
 
-    `pairs` are the counter pairs found, best first, as {source: tally}: which of them is used is decided at the
-    end of an interval, since a pair may appear only with its first token.
+    `pairs` maps each counter pair that was found to its tokens, the most trustworthy pair first. Which pair an
+    interval uses is decided at its end, because a pair may appear only once its first token is counted.
     """
 
     pairs: Mapping[str, Tally]
@@ -27,13 +27,13 @@ class Counters:
     births: Mapping[str, float] = field(default_factory=dict)  # when counters were made, where the page says
 
     def since(self, before: "Counters") -> tuple[Tally, str]:
-        """The interval's tally and the source used; ("", an empty tally) while there is no counter."""
+        """Tokens counted since an earlier reading, and the pair they were read from; nothing and "" without a pair."""
         for source, now in self.pairs.items():
             return now - before.pairs.get(source, NOTHING), source
         return NOTHING, ""
 
     def restarted_since(self, before: "Counters") -> str:
-        """A counter that is lower than it was, gone, or made anew: another server answers. Empty if none is."""
+        """Which counter fell, vanished or was created anew since, so that another server must be answering; or ""."""
         for series, value in before.raw.items():
             if self.raw.get(series, -1.0) < value:
                 return f"{series} fell"
@@ -43,7 +43,7 @@ class Counters:
         return ""
 
     def __add__(self, other: "Counters") -> "Counters":
-        """The counters of two servers taken together."""
+        """The counters of two servers added up."""
         evicted = [part for part in (self.evicted_tokens, other.evicted_tokens) if part is not None]
         return Counters(
             pairs={
@@ -65,9 +65,10 @@ async def wait_for_counters(
     last: Counters,
     patience_s: float = SETTLE_S,
 ) -> Counters:
-    """The counters once they hold `sent_tokens` since `baseline`, twice the same; at the deadline, as they are.
+    """Scrape until two readings are equal and hold `sent_tokens` since `baseline`.
 
-    At once if they have restarted since `last`, which is for the caller to see.
+    After `patience_s` seconds the last reading is returned as it is. Counters that restarted since `last` are
+    returned at once, and the caller has to notice.
     """
     deadline = time.monotonic() + patience_s
     previous: Counters | None = None

@@ -1,22 +1,20 @@
-"""What an engine's file tells the rest: nouns of its HTTP dialect, without a socket in sight.
+"""What a file of engines/ offers, and the requests and replies in which it speaks.
 
-An engine's file builds requests and reads replies; only client.py sends them.
+Such a file builds requests and reads replies; hitlab.client.http sends them.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
 import msgspec
 
 from hitlab.cache.model import CacheModel
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.counters import Counters
 from hitlab.client.metrics_page import Page
 from hitlab.errors import ServerError
 from hitlab.tokens import Prompt, Tally
-
-if TYPE_CHECKING:
-    from hitlab.recordings.recording import Recording
 
 T = TypeVar("T")
 Count = Annotated[int, msgspec.Meta(ge=0)]  # in a Struct of a reply
@@ -34,15 +32,15 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     body: bytes
 
     def read(self, kind: type[T], engine: str) -> T:
-        """The body as the Struct `kind`; more fields than it has are no harm. `engine` is who ought to answer so.
+        """The body decoded as the Struct `kind`; fields that it does not have are ignored.
 
-        Raises ServerError for a body that does not fit.
+        `engine` is named in the ServerError that is raised for a body that does not fit.
 
         >>> Reply(200, b'[1, 2]').read(list[int], "vLLM")
         [1, 2]
@@ -78,19 +76,16 @@ class Completion:
     stopped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ServerFacts:
-    """What the server says of itself; None is what it does not say."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFacts(CacheSizes):
+    """What the server says of itself, the sizes of its cache among it; None is what it does not say."""
 
     version: str | None = None
     model: str | None = None
     model_path: str | None = None  # where the server loaded it from
     max_model_tokens: int | None = None
-    block_tokens: int | None = None
-    pool_blocks: int | None = None  # of one data-parallel rank, as the engine's own option counts them
-    capacity_tokens: int | None = None  # that they hold
-    caching: bool | None = None
     ranks: int = 1
+    caching: bool | None = None
     chunked_prefill_tokens: int | None = None
     overlap_schedule: bool = True
     emulated: bool = False
@@ -108,10 +103,10 @@ class ResetOutcome:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """What one line of an engine's log says of its prefix cache; None and "" are not said.
+    """What one line of an engine's log says of its prefix cache. None and "" mean that the line does not say.
 
-    `moment` is the time as printed, from its largest unit (year or month) to seconds. A rate of a sliding window
-    has no tokens behind it that could be added up.
+    `moment` is the time as printed, from the largest unit (year or month) to seconds. A hit rate of a sliding
+    window can't be added up, because the line does not say of how many tokens it is.
     """
 
     moment: tuple[int, ...] | None
@@ -136,7 +131,7 @@ class EngineApi(Protocol):
     LOG_LACKS: str  # why its log can't stand in for counters; empty where it can
 
     def completion(self, prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
-        """A request for so many tokens after the prompt, which is token ids; for several, their ids come back."""
+        """A request to generate `max_tokens` after a prompt; above 1, the generated ids must be in the answer."""
         ...
 
     def read_completion(self, reply: Reply) -> Completion:
@@ -144,15 +139,15 @@ class EngineApi(Protocol):
         ...
 
     def completions(self, prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
-        """One request for one token after each of several unsalted prompts."""
+        """One request that generates a single token after each of several unsalted prompts."""
         ...
 
     def read_completions(self, reply: Reply) -> Completion:
-        """Read a reply of status 200 to several prompts: their tokens added up. Raises ServerError, too."""
+        """Read a reply of status 200 to several prompts, their tokens added up. Raises ServerError as above."""
         ...
 
     def reset(self) -> HttpRequest:
-        """Empty the prefix cache, and any tier behind it."""
+        """A request that empties the prefix cache and every tier behind it."""
         ...
 
     def read_reset(self, reply: Reply) -> ResetOutcome:
@@ -179,9 +174,9 @@ class EngineApi(Protocol):
         ...
 
     def recording_sizes(self, facts: ServerFacts) -> Mapping[str, Any]:
-        """What a recording says of this server, under the engine's own names: fields of Recording."""
+        """The sizes that a recording of this server keeps, under the engine's own names (Recording.sizes)."""
         ...
 
-    def recording_model(self, recording: "Recording") -> CacheModel:
-        """The model of the cache a recording was made with."""
+    def recorded_facts(self, sizes: Mapping[str, Any]) -> ServerFacts:
+        """The other way round: what such sizes say of the server. Raises KeyError, naming a size that is missing."""
         ...

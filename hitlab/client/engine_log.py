@@ -4,21 +4,20 @@ A log is for eyeballing: lines are lost, cut and late, and a sliding window smea
 Counters are for measuring.
 """
 
-import gzip
 import re
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from io import BufferedReader, TextIOWrapper
 from itertools import groupby
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import EngineApi, LogEntry
 from hitlab.errors import InputError, MetricsError, UsageError
+from hitlab.files import ArchiveError, as_file, pieces_of, unpacked
 from hitlab.tokens import NOTHING, Tally
 
 FOR_EYEBALLING = "a log is for eyeballing: lines can be lost or late; measure with the counters (watch, measure)"
@@ -47,7 +46,7 @@ class Between:
     @classmethod
     def parse(cls, since: str | None, until: str | None) -> "Between":
         """Bounds as [[YYYY-]MM-DD ]HH:MM[:SS]; without seconds, the whole minute is in. Raises UsageError."""
-        return cls(_moment("--since", since, "00"), _moment("--until", until, "59"))
+        return cls(_moment("`since`", since, "00"), _moment("`until`", until, "59"))
 
     @property
     def open(self) -> bool:
@@ -66,9 +65,9 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class RankLog:
-    """What the log says of one data-parallel rank; of all of them, where `rank` is None.
+    """What the log says of one data-parallel rank or, where `rank` is None, of all of them.
 
-    The windows of several ranks make no common rate.
+    Window rates of several ranks are not combined: nothing says how many tokens each is of.
     """
 
     rank: int | None
@@ -81,7 +80,7 @@ class RankLog:
 
 @dataclass(slots=True)
 class LogReading:
-    """A log read up to now; feed it entries, then ask."""
+    """The entries of a log so far, and what they add up to."""
 
     between: Between = field(default_factory=Between)
     entries: list[LogEntry] = field(default_factory=list)
@@ -116,7 +115,7 @@ class LogReading:
         return (dated[0], dated[-1]) if dated else None
 
     def ranks(self) -> list[RankLog]:
-        """Each rank that names itself, in order, then all together."""
+        """What each rank says that names itself, in order; last, all ranks together."""
         by_rank = sorted((entry for entry in self.entries if entry.rank is not None), key=_rank)
         named = [_rank_log(rank, list(entries)) for rank, entries in groupby(by_rank, _rank)]
         everything = _rank_log(None, self.entries)
@@ -141,7 +140,7 @@ def read_log(
                 days.add(entry.moment[:-_TIME_OF_DAY])
     if reading.between.needs_one_day and len(days) > 1:
         raise UsageError(
-            f"the log has lines of {len(days):,} days", todo="give --since and --until a date, as 11-29 21:14"
+            f"the log has lines of {len(days):,} days", todo="give `since` and `until` a date, as 11-29 21:14"
         )
     return reading
 
@@ -172,7 +171,7 @@ def _moment(option: str, text: str | None, seconds: str) -> Moment | None:
 
 
 def _compared(moment: Moment, other: Moment) -> Moment:
-    """As much of a moment as the other has, too."""
+    """The units of a moment that the other moment has as well."""
     return moment[-min(len(moment), len(other)) :]
 
 
@@ -181,7 +180,7 @@ def _rank(entry: LogEntry) -> int:
 
 
 def _tally(entries: Iterable[LogEntry]) -> Tally:
-    """Tokens added up, of replicas that repeat each other only the one that says most."""
+    """Tokens added up over the ranks; of replicas that report the same tokens, only the one that reports most."""
     sums: dict[int, dict[str, Tally]] = {}
     for entry in entries:
         replicas = sums.setdefault(_rank(entry), {})
@@ -208,28 +207,17 @@ def log_lines(path: Path) -> Iterator[str]:
     try:
         with (
             cast(BufferedReader, sys.stdin.buffer) if name == "stdin" else path.open("rb") as file,
-            TextIOWrapper(_unpacked(file), encoding="utf-8", errors="replace") as text,
+            TextIOWrapper(as_file(unpacked(pieces_of(file))), encoding="utf-8", errors="replace") as text,
         ):
             yield from text
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"damaged archive: {error}", where=name, todo="get the file again") from None
+    except ArchiveError as error:
+        raise InputError(f"damaged archive: {error.detail}", where=name, todo="get the file again") from None
     except OSError as error:
         raise InputError(error.strerror or str(error), where=name, todo="is that the right file?") from None
 
 
-def _unpacked(file: BufferedReader) -> IO[bytes]:
-    start = file.peek(4)[:4]
-    if start.startswith(b"\x1f\x8b"):
-        return cast(IO[bytes], gzip.open(file))
-    if start == b"\x28\xb5\x2f\xfd":
-        import zstandard
-
-        return cast(IO[bytes], zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
-    return file
-
-
 class FollowedLog:
-    """A log that is being written: the lines added since this was made."""
+    """A log that is still being written: the lines added to it since this object was made."""
 
     def __init__(self, engine: EngineApi, path: Path) -> None:
         """Raises InputError without a file."""
@@ -239,7 +227,7 @@ class FollowedLog:
         self.inode, self._offset = self._stat()
 
     def read(self) -> LogReading:
-        """What they say up to now. A log that was cut or replaced starts over. Raises MetricsError when it is gone."""
+        """What the added lines say. A log cut or replaced starts over; without it MetricsError is raised."""
         try:
             inode, size = self._stat()
             if inode != self.inode or size < self._offset:
@@ -261,17 +249,17 @@ class FollowedLog:
         try:
             stat = self.path.stat()
         except OSError as error:
-            raise InputError(error.strerror or str(error), where=str(self.path), todo="check --log") from None
+            raise InputError(error.strerror or str(error), where=str(self.path), todo="check `log`") from None
         return stat.st_ino, stat.st_size
 
 
 class LogCounters:
-    """A log that is being written, read like counters: tokens of the lines added since this was made."""
+    """A log that is still being written, read in place of counters: the tokens of lines added since it was opened."""
 
     def __init__(self, engine: EngineApi, path: Path) -> None:
         """Raises UsageError for an engine whose log does not count tokens, InputError without a file."""
         if engine.LOG_LACKS:
-            raise UsageError(f"--log can't stand in for counters: {engine.LOG_LACKS}", todo=engine.NO_METRICS)
+            raise UsageError(f"`log` can't stand in for counters: {engine.LOG_LACKS}", todo=engine.NO_METRICS)
         self._log = FollowedLog(engine, path)
 
     @property

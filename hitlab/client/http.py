@@ -67,7 +67,7 @@ def root_url(url: str) -> str:
 
 
 def _address(url: str) -> tuple[str, httpx.BasicAuth | None]:
-    """The root, and the user and password that stood before the host and are to be shown nowhere."""
+    """The server's root, and apart from it the user and password of the address, which must never be shown."""
     shown = url.rpartition("@")[2]
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -123,6 +123,10 @@ class EngineClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def facts(self) -> ServerFacts:
@@ -142,7 +146,7 @@ class EngineClient:
             raise ServerError(
                 f"nothing there answers as {self.engine.TITLE} does",
                 where=self.base_url,
-                todo="check --engine and --base-url",
+                todo="check `engine` and `base_url`",
             )
         try:
             facts = self.engine.read_facts(replies, page)
@@ -197,26 +201,26 @@ class EngineClient:
         for attempt in range(_RESET_TRIES):
             if attempt:
                 await asyncio.sleep(_RESET_PAUSE_S * attempt)
-            reply = await self.call(request, key=self._keys.admin or self._keys.api, key_option="--admin-key-env")
+            reply = await self.call(request, key=self._keys.admin or self._keys.api, key_option="`admin_key_env`")
             if reply.status == 404:
                 raise ResetRefusedError("404, there is no reset here", where=where, todo=self.engine.NO_RESET)
             if reply.status in (405, 500, 501, 502, 503):
                 raise ResetRefusedError(
                     f"{reply.status}: {reply.says}",
                     where=where,
-                    todo="behind a router, name the engine's own address, or use --cold-by fresh-prefix",
+                    todo="behind a router, name the engine's own address, or use `cold_by` fresh-prefix",
                 )
             try:
                 outcome = self.engine.read_reset(reply)
             except ServerError as error:
                 raise ResetRefusedError(
-                    error.what, where=where, todo="name the engine's own address, or use --cold-by fresh-prefix"
+                    error.what, where=where, todo="name the engine's own address, or use `cold_by` fresh-prefix"
                 ) from None
             if not outcome.retry:
                 break
         if outcome.done is False:
             raise ResetRefusedError(
-                outcome.detail, where=where, todo="stop other traffic, or measure with --cold-by fresh-prefix"
+                outcome.detail, where=where, todo="stop other traffic, or measure with `cold_by` fresh-prefix"
             )
         return outcome
 
@@ -230,10 +234,10 @@ class EngineClient:
         try:
             return read_page(reply.body.decode(errors="replace"))
         except MetricsError as error:
-            raise MetricsError(error.what, where=url, todo="check --metrics-url") from None
+            raise MetricsError(error.what, where=url, todo="check `metrics_urls`") from None
 
-    async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "--api-key-env") -> Reply:
-        """Any request of the dialect. Raises UnreachableError, KeyRefusedError."""
+    async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "`api_key_env`") -> Reply:
+        """Send any request and return the reply, whatever its status. Raises UnreachableError, KeyRefusedError."""
         content = None if request.json is None else msgspec.json.encode(request.json)
         headers = {"Content-Type": "application/json"} if content else {}
         return await self._send(
@@ -254,7 +258,7 @@ class EngineClient:
         login: httpx.BasicAuth | None,
         content: bytes | None = None,
         key: str | None = None,
-        key_option: str = "--api-key-env",
+        key_option: str = "`api_key_env`",
     ) -> Reply:
         key = key or self._keys.api
         if key:
@@ -271,7 +275,7 @@ class EngineClient:
             ) from None
         except httpx.HTTPError as error:
             reason = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-            todo = "is the server up? check --base-url"
+            todo = "is the server up? check `base_url`"
             if isinstance(error, httpx.ConnectError):
                 todo += f", or have an emulated one: hitlab serve --engine {self.engine.NAME} --emulate"
             raise UnreachableError(reason, where=url, todo=todo) from None
@@ -282,7 +286,7 @@ class EngineClient:
         return Reply(response.status_code, response.content)
 
     async def _followed(self, response: httpx.Response) -> httpx.Response:
-        """What redirects lead to, except where they would make a GET of a POST: that resets nothing."""
+        """Follow redirects, except those that would turn a POST into a GET, which would reset nothing."""
         for _ in range(_MOST_REDIRECTS):
             following = response.next_request
             if following is None or following.method != response.request.method:
@@ -293,12 +297,12 @@ class EngineClient:
 
 @lru_cache(maxsize=64)
 def _parsed(url: str) -> httpx.URL:
-    """httpx parses a string anew for every request, which costs a tenth of it."""
+    """The URL, parsed once: httpx would parse the string again for every request, a tenth of its cost."""
     return httpx.URL(url)
 
 
 def _of(url: str, counters: Counters) -> Counters:
-    """The same counters, each series named with its address."""
+    """The same counters, with the server's address in front of every series' name."""
     raw, births = (
         {f"{url} {series}": value for series, value in values.items()} for values in (counters.raw, counters.births)
     )
@@ -306,11 +310,11 @@ def _of(url: str, counters: Counters) -> Counters:
 
 
 def _whose(page: Page, engine: EngineApi) -> tuple[str, str] | None:
-    """Another engine's page, and what to do about it; None where it is this one's, or nobody's."""
+    """Which other engine's metrics page this is, and what to do; None if it is this engine's or no known one's."""
     if page.has(engine.METRIC_PREFIX):
         return None
     for name in families.names("engines"):
         prefix = families.engine(name).METRIC_PREFIX
         if page.has(prefix):
-            return f"the page has {prefix} metrics", f"did you mean --engine {name}?"
+            return f"the page has {prefix} metrics", f"did you mean `engine` {name}?"
     return None

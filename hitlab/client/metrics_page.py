@@ -79,12 +79,12 @@ def read_page(text: str) -> Page:
 
 
 def readings(page: Page, names: Iterable[str]) -> dict[str, float]:
-    """Every series of these names and its value; what is no number is left out, for it never equals itself."""
+    """Every series of these names and its value. NaN is left out, because it is never equal to itself."""
     return {sample.series: sample.value for name in names for sample in page.named(name) if math.isfinite(sample.value)}
 
 
 def tokens(samples: Iterable[Sample], **only: str) -> int | None:
-    """Sum a counter over its series with these label values, one of the ranks that repeat each other.
+    """Sum a counter over its series with these label values; of ranks that report the same tokens only one counts.
 
     None when there is no such series. Raises MetricsError for a value no counter can have.
     """

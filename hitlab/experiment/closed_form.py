@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hitlab.errors import UsageError
-from hitlab.experiment.shape import Phase, SharedPrefix
+from hitlab.experiment.shape import ColdRequests, Phase, SharedPrefix, cold_and_warm
 from hitlab.tokens import NOTHING, Tally
 
 
@@ -41,14 +41,15 @@ def phase_tally(phase: Phase, shape: SharedPrefix, block_tokens: int, ranks: int
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class UnbrokenPrediction:
     """What a shared-prefix workload should score, and where the rest of the prefix goes.
 
-    P/(P+S) minus the hit rate is cold_start_points + granularity_points + last_token_points.
+    P/(P+S) minus the hit rate is cold_start_points + granularity_points + last_token_points, in percentage points.
     """
 
     tally: Tally
-    matchable_prefix_tokens: int
+    cold_requests: int  # the first of each group on each rank
+    matchable_prefix_tokens: int  # of each other request
     stranded_tokens: int  # P mod B: the tail of the prefix in a partial block
     last_token_tokens: int  # lost because a prompt's last token is always computed (only where S is 0)
     cold_start_points: float
@@ -57,28 +58,31 @@ class Prediction:
     below_one_block: bool
 
 
-def predict(shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Prediction:
+def predict_unbroken(shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> UnbrokenPrediction:
     """The unbroken workload, sent one request after another into an empty cache.
 
-    >>> worked_case = predict(SharedPrefix(64, 1000, 200), block_tokens=16)
+    >>> worked_case = predict_unbroken(SharedPrefix(64, 1000, 200), block_tokens=16)
     >>> worked_case.tally, worked_case.stranded_tokens
     (Tally(queried_tokens=76800, hit_tokens=62496), 8)
     >>> round(worked_case.cold_start_points, 3), round(worked_case.granularity_points, 3)
     (1.302, 0.656)
+
+    Raises UsageError where the numbers describe no workload.
     """
     check_shape(shape, block_tokens, ranks)
-    cold = min(shape.requests, shape.groups * ranks)
+    tally = total(phase_tally(phase, shape, block_tokens, ranks) for phase in cold_and_warm(shape))
+    cold = min(shape.requests, ColdRequests.ALL.count(shape.groups, ranks))
     warm = shape.requests - cold
-    queried_tokens = shape.requests * shape.prompt_tokens
     matchable = matchable_tokens(shape.prefix_tokens, shape.prompt_tokens, block_tokens)
     stranded = shape.prefix_tokens % block_tokens
     last = shape.prefix_tokens - stranded - matchable
 
     def points(tokens: int) -> float:
-        return 100 * tokens / queried_tokens
+        return 100 * tokens / tally.queried_tokens
 
-    return Prediction(
-        tally=Tally(queried_tokens, warm * matchable),
+    return UnbrokenPrediction(
+        tally=tally,
+        cold_requests=cold,
         matchable_prefix_tokens=matchable,
         stranded_tokens=stranded,
         last_token_tokens=last,
@@ -90,29 +94,32 @@ def predict(shape: SharedPrefix, block_tokens: int, ranks: int = 1) -> Predictio
 
 
 def total(tallies: Iterable[Tally]) -> Tally:
-    """Sum of tallies: rates are never averaged, tokens are added."""
+    """All of them together: tokens are added, rates are never averaged."""
     return sum(tallies, NOTHING)
 
 
 def shape_of(requests: int, prefix_tokens: int, suffix_tokens: int, groups: int, per_group: int | None) -> SharedPrefix:
-    """The shape of N requests, or of so many in each group. Raises UsageError for none."""
+    """The shape of N requests or, where `per_group` is given, of that many in each group.
+
+    Raises UsageError for a `per_group` below 1.
+    """
     if per_group is not None and per_group < 1:
-        raise UsageError(f"--per-group is {per_group}", todo="give 1 or more")
+        raise UsageError(f"`requests_per_group` is {per_group}", todo="give 1 or more")
     return SharedPrefix(requests if per_group is None else per_group * groups, prefix_tokens, suffix_tokens, groups)
 
 
 def check_shape(shape: SharedPrefix, block_tokens: int, ranks: int) -> None:
     """Raise UsageError where the numbers describe no workload."""
     least = [
-        ("--groups", shape.groups, 1),
-        ("--requests", shape.requests, 1),
-        ("--prefix-len", shape.prefix_tokens, 0),
-        ("--suffix-len", shape.suffix_tokens, 0),
-        ("--block-size", block_tokens, 1),
-        ("--dp", ranks, 1),
+        ("`groups`", shape.groups, 1),
+        ("`requests`", shape.requests, 1),
+        ("`prefix_tokens`", shape.prefix_tokens, 0),
+        ("`suffix_tokens`", shape.suffix_tokens, 0),
+        ("`block_tokens`", block_tokens, 1),
+        ("`ranks`", ranks, 1),
     ]
     for option, value, minimum in least:
         if value < minimum:
             raise UsageError(f"{option} is {value}", todo=f"give {minimum} or more")
     if shape.prompt_tokens == 0:
-        raise UsageError("a prompt of no tokens", todo="give --prefix-len or --suffix-len more than 0")
+        raise UsageError("a prompt of no tokens", todo="give `prefix_tokens` or `suffix_tokens` more than 0")

@@ -19,6 +19,14 @@ class Server:
     ranks: int = 1
     max_model_tokens: int | None = None
 
+    @property
+    def step_tokens(self) -> int:
+        """Tokens between two steps of a picture: a block or, where blocks are smaller, 16 tokens.
+
+        Where every token is a block of its own there are no steps, and the picture spans those of another engine.
+        """
+        return max(16, self.block_tokens)
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:

@@ -23,14 +23,14 @@ class TokenSource:
         """`vocab_range` is the first and the last token id that may be sent."""
         first, last = vocab_range
         if not 0 <= first < last:
-            raise UsageError(f"--vocab-range {first}:{last} holds no two ids", todo="give FIRST:LAST, as 1000:31999")
+            raise UsageError(f"`vocab_range` {first}:{last} holds no two ids", todo="give FIRST:LAST, as 1000:31999")
         self.seed = seed
         self._ids = range(first, last + 1)
         self._unused = _walk(self._ids, Random(f"{seed} walk"))
         self._made = 0
 
     def text(self, tokens: int, purpose: str) -> tuple[int, ...]:
-        """So many ids; the first is one that nothing else begins with."""
+        """`tokens` ids; the first is used as a first id by no other text."""
         if tokens == 0:
             return ()
         self._made += 1
@@ -38,21 +38,27 @@ class TokenSource:
         return (self.unused_token(), *body)
 
     def unused_token(self) -> int:
-        """The walk's next id. Raises UsageError when the vocabulary range is used up."""
+        """An id that was not given before. Raises UsageError when the vocabulary range is used up."""
         try:
             return next(self._unused)
         except StopIteration:
             raise UsageError(
                 f"the run needs more different first tokens than the {len(self._ids):,} ids of its vocabulary range",
-                todo="send fewer requests, a smaller flood, or widen --vocab-range (never above the model's)",
+                todo="send fewer requests, a smaller flood, or widen `vocab_range` (never above the model's)",
             ) from None
 
 
 class GroupedPrompts:
-    """A Workload of prompts that share a prefix in each group and have a suffix of their own; groups in turn."""
+    """A Workload of prompts that share a prefix in each group and have a suffix of their own; groups in turn.
 
-    def __init__(self, shape: SharedPrefix, seed: int, vocab_range: tuple[int, int]) -> None:
+    With `salts`, one for each group, all groups have one same prefix and differ by their salt alone.
+    """
+
+    def __init__(
+        self, shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], salts: Sequence[str] | None = None
+    ) -> None:
         self.shape = shape
+        self._salts = salts
         self._source = TokenSource(seed, vocab_range)
         self._position = 0
         self._sent_groups: Sequence[int] = ()
@@ -65,36 +71,42 @@ class GroupedPrompts:
         return [position % self.shape.requests % self.shape.groups for position in positions]
 
     def fresh_prefixes(self) -> None:
-        """From now on other prefixes, as `--cold-by fresh-prefix` wants them where a cache can't be emptied."""
+        """Use other prefixes from now on, for servers whose cache can't be emptied."""
         self._prefixes = [self._source.text(self.shape.prefix_tokens, "prefix") for _ in range(self.shape.groups)]
         self._fixed = [_KeptDraw(self._source) for _ in range(self.shape.groups)]
+        if self._salts:
+            self._prefixes = self._prefixes[:1] * self.shape.groups
 
     def prompts(self, requests: int) -> list[Prompt]:
-        """The next requests, each with a suffix never used before."""
+        """The next requests, each with a suffix that was never used before."""
         self._sent_groups = self.order(requests)
         return [
-            Prompt(self._prefixes[group] + self._source.text(self.shape.suffix_tokens, "suffix"))
+            Prompt(
+                self._prefixes[group] + self._source.text(self.shape.suffix_tokens, "suffix"),
+                self._salts[group] if self._salts else None,
+            )
             for group in self._sent_groups
         ]
 
     def unrelated(self, requests: int, tokens: int) -> Iterator[Prompt]:
-        """Prompts of so many tokens that share nothing with any other: a flood, built one at a time."""
+        """This many prompts of `tokens` ids, which share nothing with any other; each is built when it is taken."""
         return (Prompt(self._source.text(tokens, "flood")) for _ in range(requests))
 
     def draws(self, requests: int, fixed: bool) -> list[Draw]:
-        """What a break draws from for each request: its own, or its group's, for good, when the break is fixed."""
+        """A draw for each of the last requests: one of its own, or, when the break is fixed, its group's."""
         if not fixed:
             return [OwnDraw(self._source) for _ in range(requests)]
         return [self._fixed[group] for group in self._sent_groups]
 
     def learn(self, prompt: Prompt, output: Sequence[int] | None) -> None:
-        """Later prompts do not depend on answers."""
+        """Do nothing: later prompts do not depend on answers."""
 
 
 class ShuffledPrompts(GroupedPrompts):
-    """The same with the groups of a pass shuffled, but for one request of each, which go first.
+    """Grouped prompts in shuffled order; the first request of each group comes before all others.
 
-    Without eviction a group's order does not matter; that each is stored before others of it overlap does.
+    Without eviction the order of groups does not change the hits, as long as a group's first request is stored
+    before others of the group overlap with it.
     """
 
     def __init__(self, shape: SharedPrefix, seed: int, vocab_range: tuple[int, int]) -> None:
@@ -107,7 +119,7 @@ class ShuffledPrompts(GroupedPrompts):
 
 
 class OwnDraw:
-    """Something new at every call."""
+    """A Draw that gives something new at every call."""
 
     def __init__(self, source: TokenSource) -> None:
         self._source = source
@@ -123,7 +135,7 @@ class OwnDraw:
 
 
 class _KeptDraw(OwnDraw):
-    """The first thing drawn, again and again."""
+    """A Draw that gives the same token and the same salt at every call."""
 
     def __init__(self, source: TokenSource) -> None:
         super().__init__(source)
@@ -151,7 +163,7 @@ def _shuffled_passes(shape: SharedPrefix, seed: int) -> Iterator[int]:
 
 
 def _walk(ids: range, random: Random) -> Iterator[int]:
-    """Every id once, in an order that looks random and needs no list: start + k*step modulo their number."""
+    """Every id once, in an order that looks random: start + k*step modulo their number, which needs no list."""
     many = len(ids)
     step = next(step for step in iter(lambda: random.randrange(1, many), None) if gcd(step, many) == 1)
     start = random.randrange(many)

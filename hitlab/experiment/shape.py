@@ -1,7 +1,9 @@
 """The shape of a workload and its phases, as the closed form needs to know them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
+from typing import Protocol, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +39,69 @@ class ColdRequests(Enum):
         return {ColdRequests.NONE: 0, ColdRequests.ONE: 1, ColdRequests.REST: every - 1, ColdRequests.ALL: every}[self]
 
 
+class Role(StrEnum):
+    """What a phase is there to show. A verdict goes by roles and never by names, so a break may name its phases freely.
+
+    Every phase of a run has exactly one role; those of one role are added up.
+    """
+
+    UNBROKEN = "unbroken"  # the workload as it is
+    BROKEN = "broken"  # the first pass with the break
+    REPEAT = "repeat"  # the same break once more, without a reset in between
+    PROBE = "probe"  # one request that shows what a flood has left
+    RECOVERY = "recovery"  # the rest of the pass after a probe, which brings back what was lost
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """Requests measured together, and what the closed form needs to know of them.
 
-    `shared_tokens` is the length of the prefix that a request that is not cold finds stored; `prompt_tokens`
-    the length of each prompt, where it is not the shape's.
+    `shared_tokens` is the length of the stored prefix that every request finds, except the cold ones; `prompt_tokens`
+    is the length of each prompt where it is not the shape's.
     """
 
     name: str
+    role: Role
     requests: int
     shared_tokens: int
     cold_requests: ColdRequests
     prompt_tokens: int | None = None
+
+
+def cold_and_warm(shape: SharedPrefix) -> list[Phase]:
+    """A workload as it is: its first request alone, then the rest."""
+    return [
+        Phase("cold", Role.UNBROKEN, 1, shape.prefix_tokens, ColdRequests.ONE),
+        Phase("warm", Role.UNBROKEN, shape.requests - 1, shape.prefix_tokens, ColdRequests.REST),
+    ]
+
+
+class HasRole(Protocol):
+    """A phase, planned or measured."""
+
+    @property
+    def role(self) -> Role | None:
+        """What the phase is there to show."""
+
+
+AnyPhase = TypeVar("AnyPhase", bound=HasRole)
+
+
+def scored(phases: Iterable[AnyPhase]) -> list[AnyPhase]:
+    """The phases that together are one pass of N requests and make the headline number.
+
+    These are the broken pass, or the probe and the recovery after it; the unbroken phases where nothing is broken.
+
+    >>> shape = SharedPrefix(requests=64, prefix_tokens=1000, suffix_tokens=200)
+    >>> broken = Phase("break", Role.BROKEN, 64, 400, ColdRequests.ALL)
+    >>> [phase.name for phase in scored([*cold_and_warm(shape), broken])]
+    ['break']
+    """
+    phases = list(phases)
+    for roles in ({Role.BROKEN}, {Role.PROBE, Role.RECOVERY}):
+        if found := [phase for phase in phases if phase.role in roles]:
+            return found
+    return [phase for phase in phases if phase.role is Role.UNBROKEN]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,10 @@ from hitlab.tokens import Prompt
 
 
 class Draw(Protocol):
-    """Where a break gets what no other request has; one per request, or one per group when fixed."""
+    """Where a break gets a token or a salt that no other request has.
+
+    Each request has a draw of its own, or, where the break is the same in all requests, each group has one.
+    """
 
     def token(self, unlike: int) -> int:
         """A token id that no other prompt starts with and no other draw gives, different from `unlike`."""
@@ -29,19 +32,19 @@ class Workload(Protocol):
         ...
 
     def learn(self, prompt: Prompt, output: Sequence[int] | None) -> None:
-        """What was generated after a prompt of several output tokens; None where the server does not say."""
+        """Take note of the token ids generated after this prompt; None where the server does not return them."""
         ...
 
     def unrelated(self, requests: int, tokens: int) -> Iterator[Prompt]:
-        """Prompts of so many tokens that share nothing with any other."""
+        """This many prompts of this many tokens each, which share nothing with any other prompt."""
         ...
 
     def draws(self, requests: int, fixed: bool) -> list[Draw]:
-        """What a break draws from, for each request."""
+        """The draw of each of the last `requests` prompts; `fixed` gives those of one group the same draw."""
         ...
 
     def fresh_prefixes(self) -> None:
-        """From now on other prefixes than before."""
+        """Use other prefixes from now on."""
         ...
 
 
@@ -50,17 +53,18 @@ class WorkloadFile(Protocol):
 
     SUMMARY: str
     BREAKABLE: bool  # whether a file of breaks/ can break it
+    SEQUENTIAL: bool  # whether a prompt holds the answers before it, so that requests can't overlap
 
     def fit(self, shape: SharedPrefix) -> SharedPrefix:
-        """The shape as it is sent. Raises UsageError for one that can't be."""
+        """The shape that is really sent. Raises UsageError where this workload can't have it."""
         ...
 
     def phases(self, shape: SharedPrefix, output_tokens: int, ranks: int) -> list[Phase]:
-        """What an unbroken run measures, in order, from an empty cache."""
+        """The phases of an unbroken run, in order, from an empty cache."""
         ...
 
     def build(self, shape: SharedPrefix, seed: int, vocab_range: tuple[int, int], output_tokens: int) -> Workload:
-        """The prompts, the same ones for the same arguments; `vocab_range` is the first and last id to send."""
+        """The prompts, the same for the same arguments. `vocab_range` is the first and the last id that may be sent."""
         ...
 
 
@@ -81,7 +85,10 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a phase's requests, each altered; the first alone, so that it has been stored for the rest."""
+    """Send a phase's requests, each changed by `alter`.
+
+    With `first_alone` the first request of each group completes before the others are sent, so that they find it.
+    """
 
     phase: Phase
     alter: Alter = unaltered
@@ -92,9 +99,8 @@ class Break(Protocol):
     """What a file of workloads/breaks/ offers."""
 
     SUMMARY: str
-    SCORED: tuple[str, ...]  # the phases that together are one pass of N requests, its headline number
     TAKES: tuple[str, ...]  # the fields of BreakOptions that it reads
 
     def steps(self, shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-        """What follows the reset, cold and warm steps every run starts with."""
+        """What follows the reset, cold and warm steps every run starts with; each phase says its role."""
         ...

@@ -1,4 +1,4 @@
-"""Run a lab: each of its trials through session.measure, on one server after another, into one result."""
+"""Run a lab: each of its trials as a measured run, on one server after another, into one result."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -11,18 +11,19 @@ from hitlab.client.http import EngineClient
 from hitlab.errors import InputError
 from hitlab.experiment.closed_form import phase_tally, total
 from hitlab.experiment.lab import Lab, Reading, Server, Trial
-from hitlab.experiment.plan import Experiment
-from hitlab.experiment.steps import Send
-from hitlab.measurement import prepare
-from hitlab.measurement.prepare import Asked, Prepared
-from hitlab.measurement.run import Run
+from hitlab.experiment.plan import Experiment, plan
+from hitlab.measurement.asked import Asked
+from hitlab.measurement.run import prepare_run
 from hitlab.results.lab_result import LAB_SCHEMA_VERSION, LabPart, LabPoint, LabResult, LabTrial, LinePoint, LogSaid
 from hitlab.results.run_result import PhaseResult, Result
 from hitlab.tokens import Tally
 
 
 class _LogWatch:
-    """Reads the engine's log, where one is named, whenever a step is over; a lab's progress is told by trials."""
+    """Observer of a run that reads the engine's log, where one is named, whenever a step is over.
+
+    It shows no progress: a lab counts trials, not requests.
+    """
 
     def __init__(self, log: FollowedLog | None) -> None:
         self._log = log
@@ -55,7 +56,7 @@ class _LogWatch:
 
 @dataclass(slots=True)
 class LabRun:
-    """A lab that is being run; ask for its `result` at any time."""
+    """A lab under way: run it `on` one server after another, and ask for its `result` at any time."""
 
     name: str
     lab: Lab
@@ -69,7 +70,10 @@ class LabRun:
     _started: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     async def on(self, client: EngineClient, asked: Asked, told: Callable[[int, int], None]) -> None:
-        """Every trial on this server. `told` gets the number done and of all. Raises what measure raises."""
+        """Run every trial on this server; `told` is called with the number of trials done and of all.
+
+        Raises UsageError where a trial does not fit the server, ServerError where the server can't be measured.
+        """
         server = await _server(client, asked)
         trials = self.trials(server)
         done: list[LabTrial] = []
@@ -81,7 +85,10 @@ class LabRun:
             experiment = replace(trial.experiment, seed=self.seed + number, cold_by=self.cold_by)
             log = FollowedLog(client.engine, self.log) if self.log else None
             watch = _LogWatch(log)
-            result = await self._measure(client, asked, experiment, watch)
+            run = await prepare_run(client, asked, experiment)
+            await run.walk(watch)
+            watch.over()
+            result = run.result()
             if not done:
                 self._parts.append(LabPart(engine=result.engine, trials=done, line=line, closer=closer))
             done.append(lab_trial(trial.readings, result, watch.said))
@@ -114,16 +121,6 @@ class LabRun:
             command=self.command,
         )
 
-    async def _measure(self, client: EngineClient, asked: Asked, experiment: Experiment, watch: _LogWatch) -> Result:
-        runs: list[Run] = []
-
-        def on_ready(run: Run, prepared: Prepared) -> None:
-            runs.append(run)
-
-        await prepare.measure(client, asked, experiment, watch, on_ready)
-        watch.over()
-        return runs[0].result()
-
 
 def lab_trial(readings: Iterable[Reading], result: Result, log: list[LogSaid]) -> LabTrial:
     """A measured run as a lab keeps it."""
@@ -143,7 +140,7 @@ async def _server(client: EngineClient, asked: Asked) -> Server:
     facts = await client.facts()
     block_tokens = facts.block_tokens or asked.block_tokens
     if block_tokens is None:
-        raise InputError("the server does not say its block size", todo="give --block-size")
+        raise InputError("the server does not say its block size", todo="give `block_tokens`")
     return Server(block_tokens, facts.capacity_tokens, facts.ranks, facts.max_model_tokens)
 
 
@@ -176,9 +173,9 @@ def _line_points(trial: Trial, server: Server) -> list[LinePoint]:
 
 def closed_form(experiment: Experiment, names: tuple[str, ...], server: Server) -> Tally:
     """The closed form of some phases of an experiment."""
-    fitted, steps = prepare.outlined(experiment, server.ranks)
+    planned = plan(experiment, server.ranks)
     return total(
-        phase_tally(step.phase, fitted.shape, server.block_tokens, server.ranks)
-        for step in steps
-        if isinstance(step, Send) and step.phase.name in names
+        phase_tally(phase, planned.experiment.shape, server.block_tokens, server.ranks)
+        for phase in planned.phases
+        if phase.name in names
     )

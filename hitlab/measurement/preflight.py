@@ -3,15 +3,17 @@
 Nothing here empties a cache or sends more than one short prompt.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import SystemRandom
 
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import HttpRequest, ServerFacts
 from hitlab.client.http import EngineClient
+from hitlab.client.ledger import CounterLedger
 from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import HitlabError, KeyRefusedError, ServerError, UnreachableError
 from hitlab.experiment.vocabulary import safe_range
+from hitlab.flags import in_flags
 from hitlab.tokens import Prompt
 
 PROBE_TOKENS = 8
@@ -28,7 +30,14 @@ class Finding:
 
 
 async def preflight(client: EngineClient) -> list[Finding]:
-    """Every finding, in the order in which a failure would explain the next."""
+    """Every finding, in the order in which a failure would explain the next; texts name flags, not fields."""
+    return [
+        replace(finding, detail=in_flags(finding.detail), todo=in_flags(finding.todo))
+        for finding in await _findings(client)
+    ]
+
+
+async def _findings(client: EngineClient) -> list[Finding]:
     try:
         facts = await client.facts()
     except ServerError as error:
@@ -39,7 +48,7 @@ async def preflight(client: EngineClient) -> list[Finding]:
         Finding("reachable", True, client.base_url),
         _said("version", facts.version, "older engines do not say"),
         _said("model", facts.model, ""),
-        _said("block size", facts.block_tokens, "give measure --block-size"),
+        _said("block size", facts.block_tokens, "give measure `block_tokens`"),
         _pool(facts),
         _caching(facts),
     ]
@@ -64,10 +73,11 @@ def _said(name: str, value: object, todo: str) -> Finding:
 
 def _pool(facts: ServerFacts) -> Finding:
     if facts.capacity_tokens is None:
-        return Finding("pool", None, "the server does not say", "give measure --flood-requests a number")
+        return Finding("pool", None, "the server does not say", "give measure `flood_requests` a number")
     detail = f"{facts.capacity_tokens:,} tokens a rank"
-    if facts.pool_blocks and facts.block_tokens and facts.pool_blocks * facts.block_tokens != facts.capacity_tokens:
-        detail += f", of {facts.pool_blocks:,} x {facts.block_tokens:,}: one block is the null block"
+    blocks, block_tokens = facts.capacity_blocks, facts.block_tokens
+    if blocks and block_tokens and blocks * block_tokens != facts.capacity_tokens:
+        detail += f", of {blocks:,} x {block_tokens:,}: one block is the null block"
     return Finding("pool", True, detail)
 
 
@@ -128,14 +138,14 @@ async def _probe(client: EngineClient, facts: ServerFacts, before: Counters | No
 
 
 async def _counted(client: EngineClient, before: Counters) -> Finding:
+    ledger = CounterLedger(client)
+    ledger.rebase(before)
+    ledger.sent(PROBE_TOKENS)
     try:
-        for _ in range(20):
-            moved = (await client.scrape()).since(before)[0].queried_tokens
-            if moved >= PROBE_TOKENS:
-                break
+        await ledger.read()
     except ServerError as error:
         return Finding("counters", False, error.what, error.todo)
-    if moved == PROBE_TOKENS:
+    if not ledger.off_tokens:
         return Finding("counters", True, "moved by exactly the tokens sent")
-    todo = "stop other traffic" if moved > PROBE_TOKENS else "is this the server's own /metrics, with caching on?"
-    return Finding("counters", False, f"moved by {moved:,} tokens for {PROBE_TOKENS} sent", todo)
+    todo = "stop other traffic" if ledger.off_tokens > 0 else "is this the server's own /metrics, with caching on?"
+    return Finding("counters", False, f"moved by {ledger.counted_tokens:,} tokens for {PROBE_TOKENS} sent", todo)

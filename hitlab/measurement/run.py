@@ -1,80 +1,85 @@
-"""Walk a plan against one server: reset, send, scrape, and keep what every step said.
+"""Walk a plan against one server: reset, send, read the counters.
 
-Nothing here decides what a number means (compare.py) or how it is printed (cli/measure.py).
+Nothing here decides what a number means (verdict.py), what a check is called (checks.py) or how a result looks
+(outcome.py).
 """
 
 import asyncio
-from array import array
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import asdict
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from hashlib import sha256
 from itertools import islice
+from pathlib import Path
 from typing import Protocol
 
-from hitlab import __version__
 from hitlab.cache.model import serve
-from hitlab.client.counters import SETTLE_S, Counters, wait_for_counters
-from hitlab.client.dialect import ResetOutcome, ServerFacts
+from hitlab.client import counters
+from hitlab.client.counters import Counters
+from hitlab.client.dialect import ResetOutcome
 from hitlab.client.http import Answer, EngineClient
-from hitlab.errors import ServerError
-from hitlab.experiment.closed_form import phase_tally
-from hitlab.experiment.plan import Batch, Experiment, build
+from hitlab.client.ledger import CounterLedger, CounterSource
+from hitlab.errors import CountersFellError, ServerError
+from hitlab.experiment.batches import Batch, batches
+from hitlab.experiment.plan import Experiment
 from hitlab.experiment.shape import Phase
-from hitlab.experiment.steps import Act, Send, Workload
-from hitlab.measurement.verdict import alike_block_sizes, judge
-from hitlab.results.run_result import SCHEMA_VERSION, Check, EngineInfo, PhaseResult, Result
-from hitlab.tokens import Prompt, Tally
+from hitlab.experiment.steps import Act
+from hitlab.measurement.asked import Asked
+from hitlab.measurement.checks import CheckName, Checks
+from hitlab.measurement.outcome import Answers, Moved, evicted_between, phase_notes, phase_result, run_result
+from hitlab.measurement.prepare import Prepared, ask, log_counters, prepare
+from hitlab.results.run_result import PhaseResult, Result
+from hitlab.tokens import Prompt
 
 _UNKNOWN_TOKEN = -1  # no prompt has it, so it is stored and never found
 
 
 class Watch(Protocol):
-    """Who looks on while a run walks."""
+    """An observer of a run."""
 
     def step(self, name: str, requests: int) -> None:
-        """A step begins, with so many requests (0 for a reset)."""
+        """A step begins, with this many requests (0 for a reset)."""
 
     def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None:
         """One more request of the step was answered."""
 
 
-class CounterReader(Protocol):
-    """Where a run's counters come from: the server's own, or its log."""
+class Unwatched:
+    """An observer that does nothing."""
 
-    async def scrape(self) -> Counters:
-        """The counters now. Raises MetricsError."""
+    def step(self, name: str, requests: int) -> None:
+        """Do nothing."""
+
+    def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None:
+        """Do nothing."""
 
 
 class _StoppedError(Exception):
     """The rest of the run would measure nothing; the reason stands among the checks."""
 
 
-class Run:
-    """One run: walk it, then ask for its `result`, also when it was cut short."""
+async def prepare_run(client: EngineClient, asked: Asked, experiment: Experiment, log: Path | None = None) -> "Run":
+    """A run that fits the server and waits to be walked; lines of `log` may stand in for the server's counters.
 
-    def __init__(
-        self,
-        client: EngineClient,
-        facts: ServerFacts,
-        experiment: Experiment,
-        steps: Sequence[Act | Send],
-        workload: Workload,
-        checks: Sequence[Check],
-        counters: CounterReader | None = None,
-    ) -> None:
-        """`checks` are those already made of what the server says of itself; `counters` are the client's by default."""
-        assert facts.block_tokens is not None
-        self._counters: CounterReader = counters or client
-        self._client, self._facts, self._experiment = client, facts, experiment
-        self._steps, self._workload = steps, workload
-        self._block_tokens = facts.block_tokens
+    Raises UsageError where the experiment does not fit the server, ServerError where the server can't be measured.
+    """
+    source = log_counters(client, log)
+    facts = await ask(client, source)
+    return Run(client, prepare(facts, asked, experiment), source or client)
+
+
+class Run:
+    """One run: `walk` it, then ask for its `result`, also when it was cut short."""
+
+    def __init__(self, client: EngineClient, prepared: Prepared, source: CounterSource) -> None:
+        """`source` is where the counters are read."""
+        facts = prepared.facts
+        self.prepared = prepared
+        self._client = client
+        self._workload = prepared.workload()
         self._model = client.engine.cache_model(facts)
-        self._failed: dict[str, str] = {}
-        self._given_checks = list(checks)
-        self._made: set[str] = set()
-        self._sent_tokens = 0
-        self._baseline = self._last = Counters({})
+        self._counts = facts.caching is not False  # with caching off the counters stand still
+        self._ledger = CounterLedger(source, None if self._counts else 0)
+        self._checks = Checks(prepared.checks)
         self._notes = list(facts.notes)
         self._just_reset = False
         self._started = datetime.now(UTC)
@@ -83,9 +88,9 @@ class Run:
 
     async def walk(self, watch: Watch) -> None:
         """Every step in turn. Raises ServerError only while nothing has been measured."""
-        self._begin(await self._counters.scrape())
+        await self._ledger.begin()
         try:
-            for step in build(self._steps, self._workload, self._experiment, self._facts.ranks):
+            for step in batches(self.prepared.plan, self._workload, self.prepared.facts.ranks):
                 if isinstance(step, Batch):
                     await self._send(step, watch)
                 elif step is Act.RESET:
@@ -94,67 +99,48 @@ class Run:
             self.complete = True
         except _StoppedError:
             pass
-        except ServerError as error:
-            if not self.phases:
-                raise
-            self._fail("every request answered", str(error))
 
     def result(self) -> Result:
         """What was measured up to now."""
-        checks = self._given_checks + [
-            Check(name=name, ok=name not in self._failed, detail=self._failed.get(name, detail))
-            for name, detail in _CHECKS.items()
-            if name in self._made or name in self._failed
-        ]
-        if not self.complete:
-            checks.append(Check(name="run complete", ok=False, detail="the run was cut short"))
-        shape = self._experiment.shape
-        verdict = judge(shape, self._block_tokens, self._facts.caching, self.phases, checks)
-        notes = list(self._notes)
-        phases = [step.phase for step in self._steps if isinstance(step, Send)]
-        alike = alike_block_sizes(shape, self._block_tokens, phases)
-        if alike:
-            notes.append(
-                f"this workload can't tell block size {self._block_tokens} from {' or '.join(map(str, alike))}"
-            )
-        return Result(
-            schema_version=SCHEMA_VERSION,
-            hitlab_version=__version__,
-            started_utc=self._started.isoformat(timespec="seconds"),
-            engine=EngineInfo(
-                name=self._client.engine.NAME,
-                title=self._client.engine.TITLE,
-                version=self._facts.version,
-                model=self._facts.model,
-                base_url=self._client.base_url,
-                block_tokens=self._block_tokens,
-                capacity_blocks=self._facts.pool_blocks,
-                data_parallel_ranks=self._facts.ranks,
-                source="emulated" if self._facts.emulated else "real",
-            ),
-            experiment=asdict(self._experiment),
+        return run_result(
+            engine=self._client.engine,
+            base_url=self._client.base_url,
+            facts=self.prepared.facts,
+            planned=self.prepared.plan,
             phases=self.phases,
-            checks=checks,
+            checks=self._checks,
+            notes=self._notes,
             complete=self.complete,
-            valid=all(check.ok for check in checks),
-            agrees=all(phase.agrees for phase in self.phases),
-            verdict=verdict.word,
-            explanation=verdict.sentence,
-            notes=notes,
-            seed=self._experiment.seed,
-            counters_before=self._baseline.raw,
-            counters_after=self._last.raw,
+            started=self._started,
+            counters_before=self._ledger.baseline.raw,
+            counters_after=self._ledger.last.raw,
         )
+
+    @contextmanager
+    def _operation(self, check: CheckName, what: str = "") -> Iterator[None]:
+        """An operation on the server: where it fails, the run ends and the failure stands under its own check.
+
+        While nothing has been measured there is nothing to keep, and the error itself goes on.
+        """
+        try:
+            yield
+        except ServerError as error:
+            name = CheckName.COUNTERS_NEVER_FELL if isinstance(error, CountersFellError) else check
+            if not self.phases and name in (CheckName.RESET_CONFIRMED, CheckName.COUNTERS_READABLE):
+                raise
+            self._checks.fail(name, f"{what}: {error}" if what else str(error))
+            raise _StoppedError from None
 
     async def _empty(self) -> None:
         """Make the cache cold, and make sure that it is."""
         self._just_reset = True
-        if self._experiment.cold_by != "reset":
+        if self.prepared.plan.experiment.cold_by != "reset":
             return
-        outcome = await self._client.reset()
-        if "reset confirmed" not in self._made and self._facts.caching is not False:
-            await self._try_reset(outcome)
-        self._made.add("reset confirmed")
+        with self._operation(CheckName.RESET_CONFIRMED):
+            outcome = await self._client.reset()
+            if CheckName.RESET_CONFIRMED not in self._checks and self._counts:
+                await self._try_reset(outcome)
+        self._checks.made(CheckName.RESET_CONFIRMED)
         self._model.reset()
 
     async def _try_reset(self, outcome: ResetOutcome) -> None:
@@ -165,85 +151,83 @@ class Run:
         canary = next(self._workload.unrelated(1, self._canary_tokens()))
         await self._request(canary)
         await self._client.reset()
-        before = await self._settled()
+        before = await self._read_counters()
         answer = await self._request(canary)
-        after = await self._settled()
-        hit, external = self._moved(before, after)
+        after = await self._read_counters()
+        hit, external = self._ledger.moved(before, after)
         if answer.completion.cached_tokens or external.hit_tokens or hit.hit_tokens:
             where = "a tier behind the cache" if external.hit_tokens else "the cache"
-            self._fail("reset confirmed", f"a prompt still hit after the reset, in {where}; {outcome.detail}")
+            self._checks.fail(
+                CheckName.RESET_CONFIRMED, f"a prompt still hit after the reset, in {where}; {outcome.detail}"
+            )
         await self._client.reset()
-        self._begin(after)
-
-    def _begin(self, counters: Counters) -> None:
-        """Count from here on, and hold nothing against the counters that came before."""
-        self._baseline = self._last = counters
-        self._sent_tokens = 0
-        for check in ("queries add up", "no preemption"):
-            self._failed.pop(check, None)
+        self._ledger.rebase(after)
+        self._checks.forgive(CheckName.QUERIES_ADD_UP, CheckName.NO_PREEMPTION)
 
     def _canary_tokens(self) -> int:
-        limit = self._facts.max_model_tokens or self._experiment.shape.prompt_tokens
-        return min(2 * self._block_tokens + 1, max(2, limit - 1))
+        limit = self.prepared.facts.max_model_tokens or self.prepared.plan.experiment.shape.prompt_tokens
+        return min(2 * self.prepared.block_tokens + 1, max(2, limit - 1))
 
     async def _send(self, batch: Batch, watch: Watch) -> None:
         """Send a batch, and tally it if it is a measured phase."""
         name = batch.phase.name if batch.phase else "flood"
         watch.step(name, batch.requests)
-        before, seen = self._last, _Seen(batch.output_tokens)
+        before, answers = self._ledger.last, Answers(batch.output_tokens)
         prompts = iter(batch.prompts)
-        try:
-            for position in range(batch.alone):
-                await self._next(prompts, seen, watch)
-                if self._just_reset and position == 0:
-                    await self._check_cold(name, before)
-            if batch.prompts_per_post > 1:
-                while await self._next_post(list(islice(prompts, batch.prompts_per_post)), seen, watch):
-                    pass
-            elif batch.concurrency == 1:
-                while await self._next(prompts, seen, watch):
-                    pass
-            else:
-                await _together([self._drain(prompts, seen, watch) for _ in range(batch.concurrency)])
-        except ServerError as error:
-            self._fail("every request answered", f"request {seen.requests + 1} of {name}: {error}")
-            raise _StoppedError from None
-        self._made.add("every request answered")
-        after = await self._settled()
+        for position in range(batch.alone):
+            await self._next(prompts, answers, name, watch)
+            if self._just_reset and position == 0:
+                await self._check_cold(name, before)
+        if batch.prompts_per_post > 1:
+            while await self._next_post(list(islice(prompts, batch.prompts_per_post)), answers, name, watch):
+                pass
+        elif batch.concurrency == 1:
+            while await self._next(prompts, answers, name, watch):
+                pass
+        else:
+            await _together([self._drain(prompts, answers, name, watch) for _ in range(batch.concurrency)])
+        self._checks.made(CheckName.EVERY_REQUEST_ANSWERED)
+        after = await self._read_counters()
         if batch.phase:
-            self.phases.append(self._tally(batch.phase, seen, before, after))
+            self._tally(batch.phase, answers, before, after)
 
-    async def _drain(self, prompts: Iterator[Prompt], seen: "_Seen", watch: Watch) -> None:
-        while await self._next(prompts, seen, watch):
+    async def _drain(self, prompts: Iterator[Prompt], answers: Answers, name: str, watch: Watch) -> None:
+        while await self._next(prompts, answers, name, watch):
             pass
 
-    async def _next(self, prompts: Iterator[Prompt], seen: "_Seen", watch: Watch) -> bool:
-        """Send the next prompt, if there is one, and compare its answer with the model's."""
+    async def _next(self, prompts: Iterator[Prompt], answers: Answers, name: str, watch: Watch) -> bool:
+        """Send the next prompt of a batch, if there is one, and compare its answer with the model's."""
         prompt = next(prompts, None)
         if prompt is None:
             return False
-        if seen.output_tokens == 1:
-            predicted = serve(self._model, prompt).hit_tokens
-            answer = await self._request(prompt)
-        else:  # what is generated is stored, too, and known only afterwards
-            answer = await self._request(prompt, seen.output_tokens)
-            completion = answer.completion
-            output = completion.output or (_UNKNOWN_TOKEN,) * seen.output_tokens
-            predicted = serve(self._model, prompt, output, seen.output_tokens, completion.stopped).hit_tokens
-            self._workload.learn(prompt, completion.output)
-        seen.add([prompt], answer, predicted)
+        answers.sending([prompt])
+        with self._operation(CheckName.EVERY_REQUEST_ANSWERED, f"request {answers.requests + 1} of {name}"):
+            if answers.output_tokens == 1:
+                predicted = serve(self._model, prompt).hit_tokens
+                answer = await self._request(prompt)
+            else:  # what is generated is stored, too, and known only afterwards
+                answer = await self._request(prompt, answers.output_tokens)
+                completion = answer.completion
+                output = completion.output or (_UNKNOWN_TOKEN,) * answers.output_tokens
+                served = serve(self._model, prompt, output, answers.output_tokens, completion.stopped)
+                predicted = served.hit_tokens
+                self._workload.learn(prompt, completion.output)
+        answers.add([prompt], answer, predicted)
         watch.answered(len(prompt.tokens), answer.completion.cached_tokens)
         return True
 
-    async def _next_post(self, prompts: list[Prompt], seen: "_Seen", watch: Watch) -> bool:
+    async def _next_post(self, prompts: list[Prompt], answers: Answers, name: str, watch: Watch) -> bool:
         """Send these prompts in one POST, if there are any; the model serves them one after another."""
         if not prompts:
             return False
-        predicted = [serve(self._model, prompt).hit_tokens for prompt in prompts]
-        answer = await self._client.complete_together(prompts)
-        self._require_length(sum(len(prompt.tokens) for prompt in prompts), answer.completion.prompt_tokens)
-        seen.add(prompts, answer, sum(predicted))
-        watch.answered(sum(len(prompt.tokens) for prompt in prompts), answer.completion.cached_tokens)
+        answers.sending(prompts)
+        predicted = sum(serve(self._model, prompt).hit_tokens for prompt in prompts)
+        sent = sum(len(prompt.tokens) for prompt in prompts)
+        with self._operation(CheckName.EVERY_REQUEST_ANSWERED, f"request {answers.requests + 1} of {name}"):
+            answer = await self._client.complete_together(prompts)
+        self._require_length(sent, answer.completion.prompt_tokens)
+        answers.add(prompts, answer, predicted)
+        watch.answered(sent, answer.completion.cached_tokens)
         return True
 
     async def _request(self, prompt: Prompt, output_tokens: int = 1) -> Answer:
@@ -252,148 +236,67 @@ class Run:
         return answer
 
     def _require_length(self, sent: int, counted: int | None) -> None:
-        self._sent_tokens += sent
+        self._ledger.sent(sent)
         if counted is None:
             return
-        self._made.add("prompt lengths kept")
+        self._checks.made(CheckName.PROMPT_LENGTHS_KEPT)
         if counted != sent:
-            self._fail("prompt lengths kept", f"the server changed the prompt: {sent:,} ids sent, {counted:,} counted")
+            self._checks.fail(
+                CheckName.PROMPT_LENGTHS_KEPT, f"the server changed the prompt: {sent:,} ids sent, {counted:,} counted"
+            )
             raise _StoppedError
 
     async def _check_cold(self, name: str, before: Counters) -> None:
         """The first request after a reset finds nothing, here or in a tier behind the cache."""
         self._just_reset = False
-        self._made.add("cold start")
-        hit, external = self._moved(before, await self._settled())
+        self._checks.made(CheckName.COLD_START)
+        hit, external = self._ledger.moved(before, await self._read_counters())
         if hit.hit_tokens or external.hit_tokens:
             where = f"{external.hit_tokens:,} of them external" if external.hit_tokens else "in the cache"
-            self._fail(
-                "cold start",
+            self._checks.fail(
+                CheckName.COLD_START,
                 f"the first request of {name} hit {hit.hit_tokens + external.hit_tokens:,} tokens, {where}: "
                 "the baseline is warm",
             )
 
-    async def _settled(self) -> Counters:
-        """The counters once they hold everything sent, or what they are when that took too long."""
-        patience_s = 0 if self._facts.caching is False else SETTLE_S
-        now = await wait_for_counters(self._counters.scrape, self._baseline, self._sent_tokens, self._last, patience_s)
-        restarted = now.restarted_since(self._last)
-        self._made.add("counters never fell")
-        if restarted:
-            self._fail("counters never fell", f"{restarted}: the server restarted, or another one answered")
-            raise _StoppedError
-        queried = now.since(self._baseline)[0].queried_tokens
-        self._check_counters(now, queried)
-        self._last = now
-        return now
-
-    def _check_counters(self, now: Counters, queried: int) -> None:
-        self._made |= {"queries add up", "no preemption"}
-        off = queried - self._sent_tokens
-        preempted = now.preemptions - self._baseline.preemptions
+    async def _read_counters(self) -> Counters:
+        """The counters once they hold everything sent, held against what was sent."""
+        with self._operation(CheckName.COUNTERS_READABLE):
+            now = await self._ledger.read()
+        self._checks.made(CheckName.COUNTERS_NEVER_FELL, CheckName.QUERIES_ADD_UP, CheckName.NO_PREEMPTION)
+        off, preempted = self._ledger.off_tokens, self._ledger.preemptions
         if preempted:
-            self._fail("no preemption", f"{preempted:,} preemptions: their prompts are counted again")
+            self._checks.fail(CheckName.NO_PREEMPTION, f"{preempted:,} preemptions: their prompts are counted again")
         if off < 0:
-            self._fail(
-                "queries add up",
-                f"{-off:,} tokens unaccounted: {self._sent_tokens:,} sent, {queried:,} counted in {SETTLE_S:g} s "
+            self._checks.fail(
+                CheckName.QUERIES_ADD_UP,
+                f"{-off:,} tokens unaccounted: {self._ledger.sent_tokens:,} sent, {self._ledger.counted_tokens:,} "
+                f"counted in {counters.SETTLE_S:g} s "
                 "(did it restart? are these its own counters, with stats and prefix caching on?)",
             )
         elif off:
             why = "preempted requests are counted again" if preempted else "another client is using the server"
-            self._fail("queries add up", f"{off:,} tokens more than were sent: {why}")
-        self._sent_tokens = queried if self._facts.caching is not False else self._sent_tokens
+            self._checks.fail(CheckName.QUERIES_ADD_UP, f"{off:,} tokens more than were sent: {why}")
+        if self._counts:
+            self._ledger.settle()
+        return now
 
-    def _moved(self, before: Counters, after: Counters) -> tuple[Tally, Tally]:
-        return after.since(self._baseline)[0] - before.since(self._baseline)[0], after.external - before.external
-
-    def _tally(self, phase: Phase, seen: "_Seen", before: Counters, after: Counters) -> PhaseResult:
-        measured, external = self._moved(before, after)
-        closed_form = phase_tally(phase, self._experiment.shape, self._block_tokens, self._facts.ranks)
-        error = measured.hit_tokens - seen.predicted_tokens
-        reported = seen.cached_tokens
+    def _tally(self, phase: Phase, answers: Answers, before: Counters, after: Counters) -> None:
+        """Keep a measured phase, and hold what its responses report against the counters."""
+        local, external = self._ledger.moved(before, after)
+        source = after.since(self._ledger.baseline)[1]
+        moved = Moved(local, external, evicted_between(before, after), source)
+        reported = answers.cached_tokens
         if reported is not None:
-            self._made.add("responses agree with counters")
-        # Where a hit of another tier is counted apart, a response counts it all the same.
-        apart = 0 if external.queried_tokens == 0 else external.hit_tokens
-        if reported is not None and reported not in (measured.hit_tokens, measured.hit_tokens + apart):
-            self._fail(
-                "responses agree with counters",
-                f"{phase.name}: {reported:,} cached tokens in the responses, {measured.hit_tokens:,} in the counters",
-            )
-        if seen.first_difference:
-            self._notes.append(f"{phase.name}: the first request to differ is {seen.first_difference}")
-        if closed_form.hit_tokens != seen.predicted_tokens:
-            self._notes.append(
-                f"{phase.name}: the closed form knows no eviction and no order, the model does: trust the model"
-            )
-        if external.hit_tokens:
-            self._notes.append(f"{phase.name}: {external.hit_tokens:,} hit tokens came from an external tier")
-        evicted = None
-        if after.evicted_tokens is not None:
-            evicted = after.evicted_tokens - (before.evicted_tokens or 0)
-        return PhaseResult(
-            name=phase.name,
-            requests=seen.requests,
-            prompt_tokens=seen.prompt_tokens,
-            queried_tokens=measured.queried_tokens,
-            hit_tokens=measured.hit_tokens,
-            hit_rate=measured.hit_rate,
-            closed_form_hit_tokens=closed_form.hit_tokens,
-            model_hit_tokens=seen.predicted_tokens,
-            error_tokens=error,
-            error_points=100 * error / seen.prompt_tokens,
-            agrees=error == 0,
-            computed_tokens=measured.queried_tokens - measured.hit_tokens,
-            median_latency_s=sorted(seen.latencies_s)[len(seen.latencies_s) // 2],
-            reported_cached_tokens=reported,
-            external_hit_tokens=external.hit_tokens,
-            overall_hit_rate=Tally(measured.queried_tokens, measured.hit_tokens + apart).hit_rate,
-            evicted_tokens=evicted,
-            counters=after.since(self._baseline)[1],
-            prompts_sha256=seen.digest.hexdigest(),
-        )
-
-    def _fail(self, check: str, detail: str) -> None:
-        self._failed.setdefault(check, detail)
-
-
-# Every check a run makes by itself, in the order they are told, with what is said when it holds.
-_CHECKS = {
-    "reset confirmed": "the server's answer, and a prompt that hit nothing after it",
-    "cold start": "the first request after each reset hit nothing",
-    "every request answered": "no request failed",
-    "prompt lengths kept": "every response counted as many prompt tokens as were sent",
-    "counters never fell": "no restart, no other server",
-    "no preemption": "no request was computed twice",
-    "queries add up": "the counters moved by exactly the tokens sent",
-    "responses agree with counters": "the cached tokens that responses report sum to the counters' hits",
-}
-
-
-class _Seen:
-    """What the answers of one batch add up to."""
-
-    def __init__(self, output_tokens: int) -> None:
-        self.output_tokens = output_tokens
-        self.requests = self.prompt_tokens = self.predicted_tokens = 0
-        self.cached_tokens: int | None = 0
-        self.latencies_s: list[float] = []
-        self.digest = sha256()
-        self.first_difference = ""
-
-    def add(self, prompts: Sequence[Prompt], answer: Answer, predicted: int) -> None:
-        """Add what was answered to one POST."""
-        self.requests += len(prompts)
-        self.prompt_tokens += sum(len(prompt.tokens) for prompt in prompts)
-        self.predicted_tokens += predicted
-        self.latencies_s.append(answer.latency_s)
-        for prompt in prompts:
-            self.digest.update(array("q", prompt.tokens).tobytes() + (prompt.salt or "").encode())
-        cached = answer.completion.cached_tokens
-        self.cached_tokens = None if cached is None or self.cached_tokens is None else self.cached_tokens + cached
-        if cached is not None and cached != predicted and not self.first_difference:
-            self.first_difference = f"number {self.requests}: {cached:,} cached tokens, the model says {predicted:,}"
+            self._checks.made(CheckName.RESPONSES_AGREE)
+            if reported not in (local.hit_tokens, local.hit_tokens + moved.apart_tokens):
+                self._checks.fail(
+                    CheckName.RESPONSES_AGREE,
+                    f"{phase.name}: {reported:,} cached tokens in the responses, {local.hit_tokens:,} in the counters",
+                )
+        result = phase_result(phase, self.prepared.plan, self.prepared.facts, answers, moved)
+        self._notes += phase_notes(result, answers)
+        self.phases.append(result)
 
 
 async def _together(workers: Sequence[Coroutine[None, None, None]]) -> None:

@@ -14,6 +14,7 @@ from hitlab.client.counters import Counters
 from hitlab.client.http import EngineClient
 from hitlab.errors import ServerError
 from hitlab.experiment.closed_form import matchable_tokens
+from hitlab.flags import in_flags
 from hitlab.tokens import NOTHING, Tally
 
 
@@ -131,7 +132,7 @@ async def intervals(
             counters = await client.scrape()
         except ServerError as error:
             known = False
-            yield meter.missed(str(error), time.monotonic(), _now())
+            yield meter.missed(in_flags(str(error)), time.monotonic(), _now())
         else:
             interval = meter.read(counters, time.monotonic(), _now())
             known = interval.kind != "restart"

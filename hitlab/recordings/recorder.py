@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from hitlab.client.counters import Counters, wait_for_counters
+from hitlab.client.counters import Counters
 from hitlab.client.dialect import ServerFacts
 from hitlab.client.http import EngineClient
+from hitlab.client.ledger import CounterLedger
 from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import ResetRefusedError, ServerError, UsageError
 from hitlab.experiment.vocabulary import safe_range
-from hitlab.measurement.prepare import Asked
+from hitlab.files import replace
+from hitlab.measurement.asked import Asked
 from hitlab.recordings.recording import RecordedRequest, RecordedSequence, Recording, recording_bytes
 from hitlab.recordings.sequences import Planned, RandomSequence, Shape
-from hitlab.results import store
 from hitlab.tokens import Prompt
 
 DEFAULT_PROMPT_TOKENS = 600  # the longest prompt, where the pool has room for it
@@ -51,8 +52,8 @@ def prepare(facts: ServerFacts, asked: Asked, wanted: Wanted) -> Shape:
             todo="see preflight",
         )
     for option, believed, said in (
-        ("--block-size", asked.block_tokens, facts.block_tokens),
-        ("--capacity-blocks", asked.capacity_blocks, facts.pool_blocks),
+        ("`block_tokens`", asked.block_tokens, facts.block_tokens),
+        ("`capacity_blocks`", asked.capacity_blocks, facts.capacity_blocks),
     ):
         if believed not in (None, said):
             raise UsageError(f"{option} is {believed:,} and the server says {said:,}", todo="leave it out")
@@ -66,10 +67,18 @@ def prepare(facts: ServerFacts, asked: Asked, wanted: Wanted) -> Shape:
         raise UsageError(
             f"a prompt of {longest:,} tokens and an output of {wanted.max_output_tokens:,} do not fit this server, "
             f"whose pool holds {facts.capacity_tokens:,} in blocks of {facts.block_tokens:,}",
-            todo=f"give --max-len from 2 to {limit:,}" if limit > 1 else "give it more room, or less --max-output",
+            todo=f"give `max_prompt_tokens` from 2 to {limit:,}"
+            if limit > 1
+            else "give it more room, or less `max_output_tokens`",
         )
     vocab_tokens = asked.vocab_tokens or vocabulary_tokens(facts.model_path)
     return Shape(longest, wanted.max_output_tokens, facts.block_tokens, safe_range(asked.vocab_range, vocab_tokens))
+
+
+async def prepare_recorder(client: EngineClient, asked: Asked, wanted: Wanted) -> "Recorder":
+    """A recorder whose requests fit the server. Raises UsageError for what does not fit, ServerError."""
+    facts = await client.facts()
+    return Recorder(client, facts, prepare(facts, asked, wanted), wanted)
 
 
 class _UntrustedError(Exception):
@@ -81,17 +90,22 @@ class Recorder:
 
     def __init__(self, client: EngineClient, facts: ServerFacts, shape: Shape, wanted: Wanted) -> None:
         self._client, self._facts, self._shape, self._wanted = client, facts, shape, wanted
-        self._counters = Counters({})
+        self._ledger = CounterLedger(client)
         self._gives_ids = False
         self.sequences: list[RecordedSequence] = []
         self.dropped: list[str] = []
+
+    @property
+    def emulated(self) -> bool:
+        """Whether a model of the engine answers."""
+        return self._facts.emulated
 
     async def walk(self, answered: Callable[[int, int], None]) -> None:
         """Every sequence in turn; `answered` is told how many requests of how many were.
 
         Raises ServerError; what is in `sequences` by then is good.
         """
-        self._counters = await self._client.scrape()
+        await self._ledger.begin()
         await self._try_out()
         in_a_row = 0
         for index in range(self._wanted.sequences):
@@ -120,12 +134,12 @@ class Recorder:
         first, last = shape.token_ids
         tokens = Random(f"{self._wanted.seed} try").choices(range(first, last + 1), k=shape.max_prompt_tokens)
         canary = Planned(Prompt(tuple(tokens)), min(2, shape.max_output_tokens))
-        before = self._counters
+        self._ledger.sent(len(tokens))
         output = (await self._client.complete(canary.prompt, canary.max_tokens)).completion.output
         self._gives_ids = bool(output)
         await self._client.reset()
         # Whatever else was counted by now, as a server's own warm-up is, is held against nobody.
-        self._counters = await self._settled(before, len(tokens))
+        self._ledger.rebase(await self._ledger.read())
         try:
             again = await self._request(Planned(canary.prompt, 1))
         except _UntrustedError as reason:
@@ -137,7 +151,8 @@ class Recorder:
 
     async def _sequence(self, index: int, answered: Callable[[int, int], None]) -> RecordedSequence:
         await self._client.reset()
-        start = self._counters = await self._settled(self._counters, 0)
+        self._ledger.rebase(self._ledger.last)  # what the last sequence left unaccounted is not waited for
+        start = await self._ledger.read()
         source = RandomSequence(self._shape, self._wanted.seed, index)
         recorded: list[RecordedRequest] = []
         for number in range(self._wanted.requests):
@@ -148,19 +163,21 @@ class Recorder:
             source.generated(planned, request.output)
             recorded.append(request)
             answered(index * self._wanted.requests + number + 1, self._wanted.sequences * self._wanted.requests)
-        moved, _ = self._counters.since(start)
-        evicted = None if self._counters.evicted_tokens is None else recorded[-1].evicted_total
+        moved, _ = self._ledger.last.since(start)
+        evicted = None if self._ledger.last.evicted_tokens is None else recorded[-1].evicted_total
         return RecordedSequence(tuple(recorded), moved.queried_tokens, moved.hit_tokens, evicted)
 
     async def _request(self, planned: Planned, start: Counters | None = None) -> RecordedRequest:
         """Send one request and hold its answer against the counters. Raises _UntrustedError, ServerError."""
         sent = len(planned.prompt.tokens)
         max_tokens = planned.max_tokens if self._gives_ids else 1
-        before = self._counters
+        before = self._ledger.last
+        self._ledger.rebase(before)
+        self._ledger.sent(sent)
         completion = (await self._client.complete(planned.prompt, max_tokens)).completion
         if completion.prompt_tokens not in (None, sent):
             raise ServerError(f"the server changed a prompt: {sent:,} ids sent, {completion.prompt_tokens:,} counted")
-        after = self._counters = await self._settled(before, sent)
+        after = await self._ledger.read()
         moved, _ = after.since(before)
         cached = moved.hit_tokens if completion.cached_tokens is None else completion.cached_tokens
         if after.preemptions != before.preemptions:
@@ -188,13 +205,6 @@ class Recorder:
             evicted_total=(after.evicted_tokens or 0) - ((start or before).evicted_tokens or 0),
         )
 
-    async def _settled(self, before: Counters, sent_tokens: int) -> Counters:
-        now = await wait_for_counters(self._client.scrape, before, sent_tokens, before)
-        restarted = now.restarted_since(before)
-        if restarted:
-            raise ServerError(f"{restarted}: the server restarted, or another one answered")
-        return now
-
 
 def check_name(path: Path) -> None:
     """Raises UsageError for a file that `model` would not know as a recording."""
@@ -204,4 +214,4 @@ def check_name(path: Path) -> None:
 
 def save(recording: Recording, path: Path) -> None:
     """Write the file whole or not at all, gzipped if its name says so. Raises InputError."""
-    store.replace(path, recording_bytes(recording, gzipped=path.suffix == ".gz"))
+    replace(path, recording_bytes(recording, gzipped=path.suffix == ".gz"))

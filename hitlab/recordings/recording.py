@@ -5,15 +5,20 @@ sent strictly one after the other; token counts are what the engine reported.
 """
 
 import gzip
-import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
 from hitlab.cache.model import CacheModel, PoolFullError, serve
+from hitlab.client.dialect import EngineApi, ServerFacts
 from hitlab.errors import InputError
+from hitlab.files import ArchiveError, pieces_of, unpacked
 from hitlab.tokens import Prompt
+
+Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -41,28 +46,28 @@ class RecordedSequence(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Sequences recorded from one engine, and its own sizes, under the names it gives them."""
+    """Sequences recorded from one engine, and the sizes of its cache, under the names that the engine gives them."""
 
     engine: str
     version: str
     sequences: tuple[RecordedSequence, ...]
-    block_size: int | None = None
-    page_size: int | None = None
+    block_size: Size | None = None
+    page_size: Size | None = None
     #: With the null block.
-    num_gpu_blocks: int | None = None
-    capacity_tokens: int | None = None
+    num_gpu_blocks: Size | None = None
+    capacity_tokens: Size | None = None
     #: None or not positive: prefills are not chunked.
     chunked_prefill_size: int | None = None
     overlap_schedule: bool = True
     #: "emulated" when a model of the engine answered.
     source: str = "real"
 
-    def size(self, name: str) -> int:
-        """The engine's size of this field name. Raises InputError when the recording does not say."""
-        value: int | None = getattr(self, name)
-        if value is None:
-            raise InputError(f"this {self.engine} recording has no {name}", todo="record it again")
-        return value
+    @property
+    def sizes(self) -> Mapping[str, Any]:
+        """The sizes it says, by the engine's own names; those it does not say are left out."""
+        names = ("block_size", "page_size", "num_gpu_blocks", "capacity_tokens", "chunked_prefill_size")
+        said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        return {**said, "overlap_schedule": self.overlap_schedule}
 
 
 def read_recording(data: bytes) -> Recording:
@@ -72,10 +77,9 @@ def read_recording(data: bytes) -> Recording:
     '0.32.0'
     """
     try:
-        text = gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
-        return msgspec.json.decode(text, type=Recording)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"a damaged gzip file ({error})", todo="copy it again") from error
+        return msgspec.json.decode(b"".join(unpacked([data])), type=Recording)
+    except ArchiveError as error:
+        raise InputError(f"a damaged {error.kind} file ({error.detail})", todo="copy it again") from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise InputError(f"not a recording: {error}", todo="make one with `record`") from error
 
@@ -89,6 +93,14 @@ def recording_bytes(recording: Recording, gzipped: bool) -> bytes:
     """
     text = msgspec.json.encode(recording) + b"\n"
     return gzip.compress(text, mtime=0) if gzipped else text
+
+
+def wrote(path: Path) -> bool:
+    """Whether this file is a recording as `recording_bytes` makes one. Raises OSError, ArchiveError, InputError."""
+    with path.open("rb") as file:
+        begun = next(unpacked(pieces_of(file)), b"")
+    # Only then is it read whole: another file may be large.
+    return begun.startswith(b'{"engine":"') and bool(read_recording(path.read_bytes()).version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +140,24 @@ class RecordingResult:
         return not (self.hits_differ or self.evicted_differ)
 
 
-def compare(recording: Recording, build: Callable[[Recording], CacheModel]) -> RecordingResult:
-    """Run every sequence through a new model from `build`, and count where it answers differently."""
+def recorded_facts(recording: Recording, engine: EngineApi) -> ServerFacts:
+    """What the recording says of the server it was made on. Raises InputError when it lacks a size."""
+    try:
+        return engine.recorded_facts(recording.sizes)
+    except KeyError as missing:
+        name = missing.args[0]
+        raise InputError(f"this {recording.engine} recording has no {name}", todo="record it again") from None
+
+
+def compare(recording: Recording, build: Callable[[], CacheModel]) -> RecordingResult:
+    """Run every sequence through a new, empty model from `build`, and count where it answers differently.
+
+    Raises InputError for a request that does not fit the model's pool.
+    """
     requests = hits_differ = evicted_differ = 0
     first: Difference | None = None
     for sequence_index, sequence in enumerate(recording.sequences):
-        model = build(recording)
+        model = build()
         for index, request in enumerate(sequence.requests):
             hit_tokens = _replay(model, request, f"sequence {sequence_index}, request {index}")
             expected_evicted = None if sequence.evicted_delta is None else request.evicted_total

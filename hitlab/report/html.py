@@ -5,7 +5,7 @@ numbers and never taken from a file.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from hitlab import __version__, families
 from hitlab.errors import InputError
 from hitlab.report import lab_plot
+from hitlab.report.generator import GENERATOR
 from hitlab.results import store
 from hitlab.results.lab_result import LabResult, named, rate, whole_tokens
 from hitlab.results.reproduce import break_in_words, measure_command, shape_in_words
@@ -30,7 +31,11 @@ _ORDINARY = {"workload": "shared-prefix", "concurrency": 1, "output_tokens": 1, 
 
 
 def read(paths: Iterable[Path], left_out: list[str]) -> tuple[list[tuple[str, Result]], list[tuple[str, LabResult]]]:
-    """Measured runs and labs with their files' names; what can't be read is told in `left_out`. Raises InputError."""
+    """Measured runs and labs, each with its file's name.
+
+    A file of a folder that can't be read is added to `left_out` with the reason. Raises InputError for a file that
+    was named itself.
+    """
     runs: list[tuple[str, Result]] = []
     labs: list[tuple[str, LabResult]] = []
     for path in paths:
@@ -54,7 +59,7 @@ def read(paths: Iterable[Path], left_out: list[str]) -> tuple[list[tuple[str, Re
 
 
 def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult]], title: str) -> str:
-    """The report."""
+    """The report as one page of HTML."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -72,6 +77,7 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
     sources += [part.engine.source for _, lab in labs for part in lab.parts]
     return template.render(
         title=title,
+        generator=GENERATOR,
         version=__version__,
         any_emulated="emulated" in sources,
         runs=[
@@ -103,7 +109,7 @@ def html(runs: Sequence[tuple[str, Result]], labs: Sequence[tuple[str, LabResult
 
 
 def _own_ids(svg: str, prefix: str) -> str:
-    """The picture with ids that no other picture of the page has, and nothing but drawing in it.
+    """The picture with a prefix on its ids, so that no other picture of the page has them, and without its metadata.
 
     >>> _own_ids('<a id="x"/><use xlink:href="#x"/><g clip-path="url(#x)"/><metadata>m</metadata>', "p-")
     '<a id="p-x"/><use xlink:href="#p-x"/><g clip-path="url(#p-x)"/>'
@@ -113,12 +119,12 @@ def _own_ids(svg: str, prefix: str) -> str:
 
 
 def _headline(result: Result) -> str:
-    workload, broken = str(result.experiment.get("workload", "shared-prefix")), break_in_words(result)
+    workload, broken = result.experiment.workload, break_in_words(result)
     return f"{workload}, broken by {broken}" if broken else workload
 
 
 def _outcome(result: Result) -> tuple[str, str]:
-    """How far to believe it and what it says, as a style and in words."""
+    """Whether the run can be trusted and whether it agrees: a style of the page, and words."""
     others = [check for check in result.checks if not check.ok and check.name != "run complete"]
     if not (result.complete or others):
         return "mixed", "interrupted"
@@ -149,21 +155,19 @@ def _questions(result: Result) -> Iterator[tuple[str, str]]:
     pool = f", {engine.capacity_blocks:,} of them" if engine.capacity_blocks else ""
     ranks = f", on each of {engine.data_parallel_ranks} ranks" if engine.data_parallel_ranks > 1 else ""
     yield "cache", f"blocks of {engine.block_tokens:,} tokens{pool}{ranks}"
-    shape = asked.get("shape")
-    if isinstance(shape, Mapping):
-        yield (
-            "prompts",
-            f"{shape.get('requests')} requests, {shape.get('prefix_tokens')} shared and {shape.get('suffix_tokens')} "
-            f"own tokens, {shape.get('groups')} prefix{'' if shape.get('groups') == 1 else 'es'}",
-        )
+    shape = asked.shape
+    yield (
+        "prompts",
+        f"{shape.requests} requests, {shape.prefix_tokens} shared and {shape.suffix_tokens} own tokens, "
+        f"{shape.groups} prefix{'' if shape.groups == 1 else 'es'}",
+    )
     for name, word in _WORDS.items():
-        if name in asked and asked[name] != _ORDINARY.get(name):
-            yield word, str(asked[name])
-    options = asked.get("options")
-    if asked.get("break_mode") == "token" and isinstance(options, Mapping):
-        yield "changed token", f"at {options.get('at')}, {'the same in' if options.get('fixed') else 'another in'} each"
-    if asked.get("break_mode") == "capacity":
-        yield "flood", f"{asked.get('flood_requests')} prompts of {asked.get('flood_tokens')} tokens"
+        if getattr(asked, name) != _ORDINARY.get(name):
+            yield word, str(getattr(asked, name))
+    if asked.break_mode == "token":
+        yield "changed token", f"at {asked.options.at}, {'the same in' if asked.options.fixed else 'another in'} each"
+    if asked.break_mode == "capacity":
+        yield "flood", f"{asked.flood_requests} prompts of {asked.flood_tokens} tokens"
 
 
 def _points(lab: LabResult) -> Iterator[dict[str, Any]]:

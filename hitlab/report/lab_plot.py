@@ -13,7 +13,7 @@ _NARROWEST_ERROR = 0.5  # percentage points: an axis that zooms into rounding wo
 
 @dataclass(slots=True)
 class _Series:
-    """One curve: its label, the closed form's line, and the points read off the runs with their validity."""
+    """One curve: its label, the line of the closed form, and measured points, each with whether its run is valid."""
 
     label: str
     line: list[tuple[float | str, float]] = field(default_factory=list)

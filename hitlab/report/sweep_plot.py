@@ -1,19 +1,22 @@
-"""A sweep as a picture: hit rate over capacity, one line a policy, told apart by colour, dash and mark alike."""
+"""Draws a sweep: hit rate over capacity, one line a policy, each with a colour, a dash and a marker of its own."""
 
 import math
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from hitlab.errors import InputError, UsageError
+from hitlab.files import replace
+from hitlab.report.generator import form_of, picture_metadata
 from hitlab.report.style import COLOURS, DASHES, MARKS, STYLE
 from hitlab.simulation.sweep import RATES, Point
 
-MAX_LINES = 40  # who could read more?
-_KEY = (1.06, 1.09, 1.12)  # where the piece of line before a name is, of the axis' width
+MAX_LINES = 40  # more can't be told apart
+_KEY = (1.06, 1.09, 1.12)  # the sample of a line before its name: three x, in widths of the axis
 _LINE_INCHES = 0.19  # a name's height, with some air
-_MARGIN_INCHES = 1.2  # of the picture's height that is not the axis'
-_DIGIT = 0.0155  # of the axis' width, a digit of a label takes
+_MARGIN_INCHES = 1.2  # of the picture's height, above and below the axes
+_DIGIT = 0.0155  # the width of a label's digit, in widths of the axis
 
 
 def draw(
@@ -24,7 +27,7 @@ def draw(
     rate: str = "steady_token_hit_rate",
     block_bytes: int | None = None,
 ) -> None:
-    """Write the picture, its form chosen by the file's ending (.svg, .png, .pdf). Raises InputError.
+    """Write the picture in the format of the path's ending (.svg, .png, .pdf). Raises InputError.
 
     `block_bytes` adds a scale in GiB.
     """
@@ -69,21 +72,24 @@ def draw(
             above.xaxis.set_major_formatter(said)
             above.xaxis.set_minor_locator(NullLocator())
         _label_ends(axes, ends, _LINE_INCHES / (height - _MARGIN_INCHES))
+        form, picture = form_of(path), BytesIO()
         try:
-            figure.savefig(path, dpi=160)
-        except (OSError, ValueError) as error:
+            figure.savefig(picture, format=form, dpi=160, metadata=picture_metadata(form))
+        except ValueError as error:
             raise InputError(f"the plot can't be written: {error}", where=str(path)) from None
         finally:
             pyplot.close(figure)
+    replace(path, picture.getvalue())
 
 
 End = tuple[float, float, str, dict[str, Any]]  # of a line: y, x, its name, its style
 
 
 def _label_ends(axes: Any, ends: list[End], gap: float) -> None:
-    """Each line's name at the right with a piece of the line before it, in the order of their ends.
+    """Write each line's name at the right with a sample of the line before it, in the order of the lines' ends.
 
-    They are moved apart where they meet; a thin lead goes to the line's end. Leads in that order don't cross.
+    Names that would overlap are moved apart; a thin lead connects each to its line's end. Because of the order no two
+    leads cross.
     """
     top = axes.get_ylim()[1]
     ends = sorted(ends, key=lambda end: end[:3])
@@ -104,7 +110,7 @@ def _label_ends(axes: Any, ends: list[End], gap: float) -> None:
 
 
 def apart(wanted: Sequence[float], gap: float, top: float) -> list[float]:
-    """Sorted places, each as near to where it is wanted as a gap between neighbours and the top allow.
+    """Places near the wanted ones, which are sorted, with at least a gap between neighbours and none above the top.
 
     >>> apart([0, 10, 10, 10, 40], 4, 42)
     [0.0, 6.0, 10.0, 14.0, 40.0]
@@ -122,6 +128,14 @@ def apart(wanted: Sequence[float], gap: float, top: float) -> list[float]:
     return [min(each + i * gap, top - (last - i) * gap) for i, each in enumerate(level)]
 
 
+def check_form(path: Path) -> None:
+    """Raise UsageError for a file whose ending means no form of picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    if form_of(path) not in FigureCanvasAgg.get_supported_filetypes():
+        raise UsageError(f"--plot {path} ends in no form of picture", todo="end it in .svg, .png or .pdf")
+
+
 def check_lines(count: int) -> None:
     """Raise UsageError for more lines than can be told apart."""
     if count > MAX_LINES:
@@ -129,7 +143,7 @@ def check_lines(count: int) -> None:
 
 
 def style(number: int) -> dict[str, Any]:
-    """How line number so many looks; no two of MAX_LINES share colour, dash and mark."""
+    """matplotlib's options for the line of this number; no two of MAX_LINES have the same colour, dash and marker."""
     return {
         "color": COLOURS[number % len(COLOURS)],
         "linestyle": DASHES[number % len(DASHES)],
@@ -172,7 +186,7 @@ def ticks(first: float, last: float, ends: bool = True) -> list[float]:
 
 
 def number_text(value: float) -> str:
-    """As an axis says it.
+    """A number as an axis labels it.
 
     >>> number_text(64000.0), number_text(0.5)
     ('64,000', '0.5')

@@ -12,7 +12,7 @@ _NOT_ASKED = {"title", "base_url"}
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """One thing that was asked for or found differently; None where a result does not have it."""
+    """A setting that differs between two results; None where a result does not have it."""
 
     name: str
     a: Any
@@ -20,7 +20,7 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Side(msgspec.Struct, frozen=True):
-    """A phase's counters in one of the results."""
+    """What one of the two results measured in a phase."""
 
     requests: int
     queried_tokens: int
@@ -29,7 +29,7 @@ class Side(msgspec.Struct, frozen=True):
 
 
 class PhasePair(msgspec.Struct, frozen=True):
-    """A phase of either result; None where a result does not have it."""
+    """A phase as both results measured it; None for a result that does not have it."""
 
     name: str
     a: Side | None
@@ -80,11 +80,11 @@ def difference(a: Result, b: Result) -> Difference:
 def _settings(result: Result) -> Iterator[tuple[str, Any]]:
     engine = msgspec.structs.asdict(result.engine)
     yield from ((f"engine.{name}", value) for name, value in engine.items() if name not in _NOT_ASKED)
-    yield from _flat(result.experiment, "")
+    yield from _flat(msgspec.to_builtins(result.experiment), "")
 
 
 def _flat(document: Mapping[str, object], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Nested settings by dotted names; a list is one value."""
+    """Nested settings under dotted names, such as shape.groups; a list counts as one value."""
     for name, value in document.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")

@@ -1,17 +1,15 @@
 """What a lab run found, as it is kept in results/: every point predicted and measured, and never a key."""
 
-from collections.abc import Mapping
-from typing import Any
-
 import msgspec
 
+from hitlab.experiment.plan import Experiment
 from hitlab.results.run_result import Check, EngineInfo, PhaseResult
 
 LAB_SCHEMA_VERSION = 1
 
 
 class LabPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One point: tokens of one or more phases added up. The model's prediction is the prediction."""
+    """One point of a lab's picture: the tokens of one or more phases, added up. The cache model's is the prediction."""
 
     x: float | str
     series: str
@@ -29,7 +27,7 @@ class LabPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogSaid(msgspec.Struct, frozen=True, kw_only=True):
-    """What the engine's log said when a step was over: tokens since the trial began, or its window's rate."""
+    """What the engine's log said at the end of a step: tokens since the trial began, or the rate of its window."""
 
     after: str
     lines: int
@@ -39,9 +37,9 @@ class LogSaid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a lab: what repeats it, its phases, and the checks that failed."""
+    """One run of a lab: the experiment, its phases, and the checks that failed."""
 
-    experiment: Mapping[str, Any]
+    experiment: Experiment
     points: list[LabPoint]
     phases: list[PhaseResult]
     failed_checks: list[Check]
@@ -61,7 +59,7 @@ class LinePoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LabPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A lab on one server."""
+    """What a lab found on one server."""
 
     engine: EngineInfo
     trials: list[LabTrial]
@@ -92,7 +90,7 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trials(self) -> list[LabTrial]:
-        """Of all servers."""
+        """The runs on all servers."""
         return [trial for part in self.parts for trial in part.trials]
 
     @property
@@ -130,7 +128,7 @@ class LabResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named(x: float | str) -> str:
-    """A place on the axis, in a line of text.
+    """A value of the axis as text on one line.
 
     >>> named(4.0), named("next pass,\\nno reset")
     ('4', 'next pass, no reset')
@@ -139,11 +137,11 @@ def named(x: float | str) -> str:
 
 
 def whole_tokens(point: LabPoint, share_of_possible: bool) -> int:
-    """What the picture's rates are of: all prompt tokens, or those that a cache that never evicts would hit."""
+    """What rates are shares of: all prompt tokens or, if `share_of_possible`, the hits of a cache that never evicts."""
     return point.closed_form_hit_tokens if share_of_possible else point.queried_tokens
 
 
 def rate(point: LabPoint, hit_tokens: int, share_of_possible: bool) -> float | None:
-    """Hit tokens as the picture shows them, 0 to 1; None of nothing."""
+    """Hit tokens as a share of `whole_tokens`, 0 to 1; None where that is 0."""
     whole = whole_tokens(point, share_of_possible)
     return hit_tokens / whole if whole else None

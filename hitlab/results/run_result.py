@@ -5,15 +5,27 @@ SCHEMA_VERSION. docs/schemas/result.schema.json is the schema, written by tools/
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Literal
 
 import msgspec
+
+from hitlab.experiment.plan import Experiment
+from hitlab.experiment.shape import Role
 
 SCHEMA_VERSION = 1
 
 
+_ROLES_BY_NAME = {
+    "break": Role.BROKEN,
+    "burst": Role.BROKEN,
+    "repeat": Role.REPEAT,
+    "evicted": Role.PROBE,
+    "recovery": Role.RECOVERY,
+}
+
+
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured, in its own words."""
+    """The engine that was measured, as it describes itself."""
 
     name: str
     title: str
@@ -48,6 +60,31 @@ class PhaseResult(msgspec.Struct, frozen=True, kw_only=True):
     evicted_tokens: int | None
     counters: str  # the metric the tally was read from
     prompts_sha256: str
+    role: Role | None = None  # what it is there to show; never None once it is read, see below
+
+    def __post_init__(self) -> None:
+        """Older files keep no roles; the names that their phases could have say which role each had."""
+        if self.role is None:
+            msgspec.structs.force_setattr(self, "role", _ROLES_BY_NAME.get(self.name, Role.UNBROKEN))
+
+
+class ServerAsked(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How the user named the server, or had it started; a command that runs the experiment again says the same.
+
+    Keys are never kept, only the names of the environment variables that hold them.
+    """
+
+    start: Literal["", "emulate", "cpu"] = ""  # a server that hitlab started itself, or "" for one that was there
+    block_tokens: int | None = None
+    capacity_blocks: int | None = None
+    ranks: int | None = None
+    metrics_urls: tuple[str, ...] = ()
+    log: str | None = None
+    faults: tuple[str, ...] = ()
+    engine_args: tuple[str, ...] = ()
+    api_key_env: str | None = None
+    admin_key_env: str | None = None
+    timeout_s: float = 120.0
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +102,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     hitlab_version: str
     started_utc: str
     engine: EngineInfo
-    experiment: Mapping[str, Any]
+    experiment: Experiment
     phases: list[PhaseResult]
     checks: list[Check]
     complete: bool
@@ -77,6 +114,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     counters_before: Mapping[str, float]
     counters_after: Mapping[str, float]
+    server: ServerAsked | None = None  # None in files of before it was kept
 
     @property
     def exit_status(self) -> int:

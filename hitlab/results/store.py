@@ -1,11 +1,9 @@
-"""Results on disk: written whole or not at all, never over another one, and read whatever version wrote them."""
+"""The files of kept results: their names, how they are found again, and reading whatever version wrote them."""
 
-import os
 import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import TypeVar
@@ -13,91 +11,29 @@ from typing import TypeVar
 import msgspec
 
 from hitlab.errors import InputError
+from hitlab.files import write_new
 from hitlab.results.lab_result import LAB_SCHEMA_VERSION, LabResult
 from hitlab.results.run_result import SCHEMA_VERSION, Result
 
 _LAB, _LAB_KIND = "-lab-", "lab"  # in the name of a lab's file, and in the file
-_TRIAL = bytes(64 * 1024)  # more than a result takes: a full disk can still hold an empty file
 _CANDIDATES = 5  # shown of an ambiguous name
 
 
-def make_ready(folder: Path) -> None:
-    """Make the folder and try it, so that no run is lost for want of a place. Raises InputError."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _stored(_TRIAL, folder, f".try-{os.getpid()}").unlink()
-    except OSError as error:
-        raise InputError(
-            f"results can't be written: {error.strerror}", where=str(folder), todo="name another --out"
-        ) from None
-
-
-def make_file_ready(path: Path) -> None:
-    """Try the place of one file that is to be written over, and leave what is there. Raises InputError."""
-    target = _target(path)
-    if target.is_dir():
-        raise InputError("is a folder", where=str(path), todo="name a file in it")
-    if not target.parent.is_dir():
-        raise InputError("no such folder", where=str(target.parent), todo="make it, or name another file")
-    if not _is_stream(target):
-        try:
-            _stored(_TRIAL, target.parent, f".try-{os.getpid()}").unlink()
-        except OSError as error:
-            raise _unwritable(path, error) from None
-
-
 def save(result: Result, folder: Path) -> Path:
-    """Write a result and return its file. Raises InputError, with nothing half-written."""
-    return _write(result, folder, _stem(result))
+    """Write a result to a new file and return it. Raises InputError, with nothing half-written."""
+    return write_new(folder, _stem(result), _encoded(result))
 
 
-def save_lab(result: LabResult, folder: Path) -> Path:
-    """Write what a lab found and return its file. Raises InputError, with nothing half-written."""
+def save_lab(result: LabResult, folder: Path, beside: Sequence[str] = ()) -> Path:
+    """Write what a lab found to a new file and return it. Raises InputError, with nothing half-written.
+
+    Its name is one that is free with each of the endings `beside`, too, for pictures of the same name.
+    """
     engines = {part.engine.name for part in result.parts}
     emulated = any(part.engine.source == "emulated" for part in result.parts)
     parts = [_moment(result.started_utc), f"{_LAB.strip('-')}-{result.lab}", *sorted(engines)]
-    return _write(result, folder, "-".join([*parts, *_marks(emulated, result.complete)]))
-
-
-def replace(path: Path, data: bytes) -> None:
-    """Write a file whole, over one that is there. Raises InputError.
-
-    The file that a link leads to is replaced and the link stays; a device or a pipe is written to as it is.
-    """
-    target = _target(path)
-    try:
-        if _is_stream(target):
-            with target.open("wb") as file:
-                file.write(data)
-            return
-        if not target.parent.is_dir():
-            raise InputError("no such folder", where=str(target.parent), todo="make it, or name another file")
-        temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
-            _write_through(temporary, data)
-            temporary.replace(target)
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
-    except OSError as error:
-        raise _unwritable(path, error) from None
-
-
-def _target(path: Path) -> Path:
-    """Where a link leads to. A device keeps its name: what /dev/stdout leads to may have none."""
-    try:
-        return path if _is_stream(path) else path.resolve()
-    except (OSError, RuntimeError) as error:  # a link that leads to itself
-        raise _unwritable(path, error) from None
-
-
-def _is_stream(path: Path) -> bool:
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def _unwritable(path: Path, error: Exception) -> InputError:
-    why = getattr(error, "strerror", None) or str(error)
-    return InputError(f"can't be written: {why}", where=str(path), todo="name another file")
+    stem = "-".join([*parts, *_marks(emulated, result.complete)])
+    return write_new(folder, stem, _encoded(result), beside=beside)
 
 
 _Kept = TypeVar("_Kept", Result, LabResult)
@@ -165,7 +101,7 @@ def _head(path: Path) -> _Versioned | None:
 
 def _files(folder: Path) -> list[Path]:
     if not folder.is_dir():
-        raise InputError("no such folder", where=str(folder), todo="name the --out of measure with --folder")
+        raise InputError("no such folder", where=str(folder), todo="name the `out` of measure with `folder`")
     return sorted(folder.rglob("[!.]*.json"), key=_order)
 
 
@@ -196,7 +132,7 @@ def find(name: str, folder: Path) -> Path:
         if labs:
             raise InputError("is a lab", where=str(labs[0]), todo=f"see hitlab report {labs[0]}")
         raise InputError(
-            f"no result begins with {name!r}", where=str(folder), todo=f"see hitlab results list --folder {folder}"
+            f"no result begins with {name!r}", where=str(folder), todo=f"see hitlab results list `folder` {folder}"
         )
     names = short_names(paths, folder)
     shown = [names[path] for path in named[:_CANDIDATES]]
@@ -207,7 +143,10 @@ def find(name: str, folder: Path) -> Path:
 
 
 def short_names(paths: Sequence[Path], folder: Path) -> dict[Path, str]:
-    """For each of the files kept in a folder the least of its name, in whole words, that `find` knows it by."""
+    """For each of the files kept in a folder the shortest beginning of its name by which `find` finds it alone.
+
+    Names are cut between words only.
+    """
     names = sorted(path.name for path in paths)
     stems = Counter(path.stem for path in paths)
 
@@ -228,62 +167,12 @@ def _named(name: str, paths: Sequence[Path]) -> list[Path]:
     return exactly or [path for path in paths if path.name.startswith(name)]
 
 
-def _write(document: Result | LabResult, folder: Path, stem: str) -> Path:
-    data = msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
-    try:
-        return _stored(data, folder, stem)
-    except OSError as error:
-        raise InputError(f"the result can't be written: {error.strerror}", where=str(folder)) from None
-
-
-def _stored(data: bytes, folder: Path, stem: str) -> Path:
-    """Write a new file whole or not at all, under the first name that is free. Raises OSError."""
-    temporary = folder / f".{stem.lstrip('.')}.{os.getpid()}"
-    try:
-        _write_through(temporary, data)
-        return _place(temporary, folder, stem)
-    finally:
-        with suppress(OSError):
-            temporary.unlink()
-
-
-def _write_through(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _place(temporary: Path, folder: Path, stem: str) -> Path:
-    """Give the finished file its name; neither way of doing so replaces a file, as a rename alone would."""
-    number = 1
-    while True:
-        path = folder / (f"{stem}.json" if number == 1 else f"{stem}-{number}.json")
-        try:
-            _link_or_rename(temporary, path)
-        except FileExistsError:
-            number += 1
-        else:
-            return path
-
-
-def _link_or_rename(temporary: Path, path: Path) -> None:
-    """Raises FileExistsError where there is one already."""
-    try:
-        path.hardlink_to(temporary)
-    except FileExistsError:
-        raise
-    except OSError:  # a file system without hard links: the name is taken first, and then the file put there
-        path.touch(exist_ok=False)
-        try:
-            temporary.replace(path)
-        except OSError:
-            path.unlink()
-            raise
+def _encoded(document: Result | LabResult) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def _stem(result: Result) -> str:
-    parts = [_moment(result.started_utc), result.engine.name, str(result.experiment["break_mode"])]
+    parts = [_moment(result.started_utc), result.engine.name, result.experiment.break_mode]
     return "-".join([*parts, *_marks(result.engine.source == "emulated", result.complete)])
 
 

@@ -1,4 +1,4 @@
-"""The hit tokens of a cache at EVERY capacity, from one pass over the trace.
+"""Hit-ratio curves: the hit tokens of a cache at EVERY capacity, from one pass over the trace.
 
 LRU keeps the C most recent blocks, so a block is resident at a request's arrival if at most C - 1 distinct blocks
 were used after it: its stack distance (Mattson et al., "Evaluation techniques for storage hierarchies", 1970) is at
@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hitlab.simulation import kernel_store, structures
+from hitlab.simulation.policy import CurveBuilder
 from hitlab.simulation.structures import rule
 from hitlab.traces.trace import Trace
 
@@ -23,20 +25,21 @@ Kernel = Callable[..., None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """What is hit, piece by piece, each with the smallest capacity at which it is.
+    """A hit-ratio curve: what is hit, piece by piece, each with the smallest capacity at which it is.
 
-    A piece is consecutive blocks of one request; pieces are sorted by capacity.
+    A piece is some consecutive blocks of one request that are hit from the same capacity on.
     """
 
-    needed_blocks: NDArray[np.uint32]  # [pieces], the smallest capacity that hits it
+    needed_blocks: NDArray[np.uint32]  # [pieces], the smallest capacity at which it is hit; sorted
     hit_tokens: NDArray[np.int64]  # [pieces]
     request: NDArray[np.uint32]  # [pieces]
     distinct_blocks: int
+    final_blocks: Callable[[int], int]  # blocks resident after the whole trace in a cache of so many
 
     def at(
         self, capacities: Sequence[int] | NDArray[np.int64], weights: NDArray[np.float64] | None = None, first: int = 0
     ) -> NDArray[Any]:
-        """Hit tokens at each capacity, each times its request's weight; of requests from number `first` on.
+        """Hit tokens at each capacity, of requests from number `first` on, each times the weight of its request.
 
         >>> curve = unbounded_curve(Trace.of([(8, [1, 2]), (8, [1, 2])], 4))
         >>> curve.at([1, 100]).tolist()
@@ -51,15 +54,30 @@ class Curve:
         return found
 
     def capacity_for(self, share: float) -> int:
-        """The smallest capacity that has so much of what an unbounded cache hits, 0 to 1; 0 if that is nothing."""
+        """The smallest capacity at which this share, 0 to 1, of all possible hit tokens is hit; 0 if there are none."""
         sums = np.cumsum(self.hit_tokens)
         if not sums.size:
             return 0
         return int(self.needed_blocks[int(np.searchsorted(sums, share * sums[-1]))])
 
 
-def lru_curve(trace: Trace, *, engine_cap: bool = False, kernel: Kernel | None = None) -> Curve:
-    """LRU's curve; `kernel` is the compiled one if it is at hand (hitlab.kernels keeps it on disk)."""
+class Curves:
+    """The hit-ratio curves of one trace, each built once, when it is first asked for."""
+
+    def __init__(self, trace: Trace, *, engine_cap: bool = False) -> None:
+        self._trace = trace
+        self._engine_cap = engine_cap
+        self._built: dict[CurveBuilder, Curve] = {}
+
+    def of(self, builder: CurveBuilder) -> Curve:
+        """The curve that this builder makes of the trace."""
+        if builder not in self._built:
+            self._built[builder] = builder(self._trace, engine_cap=self._engine_cap)
+        return self._built[builder]
+
+
+def lru_curve(trace: Trace, *, engine_cap: bool = False) -> Curve:
+    """LRU's hit-ratio curve."""
     references, words = trace.blocks.size, trace.blocks.size // 64 + 1
     stack = Stack(
         np.zeros(trace.distinct_blocks, np.uint32),
@@ -70,46 +88,51 @@ def lru_curve(trace: Trace, *, engine_cap: bool = False, kernel: Kernel | None =
     needed, request, hit_tokens = (np.empty(references, np.uint32) for _ in range(3))
     pieces = Pieces(needed, request, hit_tokens, np.zeros(1, np.int64))
     most_tokens = trace.countable_tokens(engine_cap)
-    (kernel or compiled())(stack, pieces, trace.blocks.view(np.uint32), trace.starts, most_tokens, trace.block_tokens)
+    compiled()(stack, pieces, trace.blocks.view(np.uint32), trace.starts, most_tokens, trace.block_tokens)
     needed = needed[: pieces.made[0]]
     order = np.argsort(needed, kind="stable")
-    return Curve(needed[order], hit_tokens[order].astype(np.int64), request[order], trace.distinct_blocks)
+    distinct = trace.distinct_blocks
+    tokens = hit_tokens[order].astype(np.int64)
+    return Curve(needed[order], tokens, request[order], distinct, lambda capacity: min(capacity, distinct))
 
 
-def unbounded_curve(trace: Trace, *, engine_cap: bool = False, kernel: Kernel | None = None) -> Curve:
-    """What a cache that never evicts hits, as a curve that is flat: any capacity will do."""
-    curve = lru_curve(trace, engine_cap=engine_cap, kernel=kernel)
-    return Curve(np.ones_like(curve.needed_blocks), curve.hit_tokens, curve.request, curve.distinct_blocks)
+def unbounded_curve(trace: Trace, *, engine_cap: bool = False) -> Curve:
+    """The hit-ratio curve of a cache that never evicts: the same hits at every capacity."""
+    lru = lru_curve(trace, engine_cap=engine_cap)
+    distinct = trace.distinct_blocks
+    return Curve(np.ones_like(lru.needed_blocks), lru.hit_tokens, lru.request, distinct, lambda capacity: distinct)
 
 
 class Stack(NamedTuple):
-    """The LRU stack as a line of references, of which those that are a block's last use are alive.
+    """The LRU stack as the references of the trace so far; a reference is dead once its block was used again.
 
-    Dead ones are bits, counted per word in a Fenwick tree, so that the living behind any reference can be counted.
+    The references that are not dead are the stack, the most recent last. Dead references are bits of a bitmap; a
+    Fenwick tree holds how many there are in each word, so that those before any reference can be counted quickly.
     """
 
-    last_use: NDArray[np.uint32]  # [distinct blocks], one more than the reference; 0 before the first
-    dead: NDArray[np.uint64]  # [words], bits
-    sums: NDArray[np.uint32]  # [words + 1], the Fenwick tree
-    all_dead: NDArray[np.uint64]  # [1]
+    last_use: NDArray[np.uint32]  # [distinct blocks], 1 + the number of the reference; 0 if never used
+    dead: NDArray[np.uint64]  # [words], a bit for each reference
+    sums: NDArray[np.uint32]  # [words + 1], the Fenwick tree of dead references per word
+    all_dead: NDArray[np.uint64]  # [1], how many are dead
 
 
 class Pieces(NamedTuple):
-    """The curve's pieces in the order of the trace, and how many there are."""
+    """The hit-ratio curve's pieces in the order of the trace, and how many there are."""
 
     needed_blocks: NDArray[np.uint32]  # [references]
     request: NDArray[np.uint32]  # [references]
     hit_tokens: NDArray[np.uint32]  # [references]
-    made: NDArray[np.int64]  # [1]
+    made: NDArray[np.int64]  # [1], how many pieces there are
 
 
 @cache
 def compiled() -> Kernel:
-    """The pass over the trace as machine code; compiled when it is first called."""
+    """The pass over the trace as machine code; loaded from disk, or compiled, when it is first called."""
     import numba
 
     njit: Any = numba.njit  # its stubs do not know every option
-    return cast(Kernel, njit(nogil=True, _nrt=False)(_all_requests))
+    kept_in = kernel_store.folder_of("curve", __file__, str(structures.__file__))
+    return cast(Kernel, kernel_store.kept(njit(nogil=True, _nrt=False)(_all_requests), kept_in))
 
 
 def _all_requests(
@@ -130,7 +153,7 @@ def _all_requests(
 def _measure(
     stack: Stack, pieces: Pieces, blocks: Any, request: int, first: Any, end: Any, most: Any, block_tokens: int
 ) -> None:
-    """Append the pieces of a request that arrives, up to its first new block."""
+    """Append the pieces of an arriving request, up to the first block that was never used before."""
     oldest, counted, piece = end, np.int64(0), pieces.made[0] - 1
     for reference in range(first, end):
         use = np.uint64(stack.last_use[blocks[reference]])
@@ -150,7 +173,7 @@ def _measure(
 
 @rule
 def _use(stack: Stack, blocks: Any, first: Any, end: Any) -> None:
-    """Use each block of a request now; its last use before is dead then."""
+    """Use each block of a request now, which makes the reference of its last use dead."""
     word, newly_dead = np.uint64(0), np.uint64(0)
     for reference in range(first, end):
         block = blocks[reference]
@@ -168,7 +191,7 @@ def _use(stack: Stack, blocks: Any, first: Any, end: Any) -> None:
 
 @rule
 def _count_dead(stack: Stack, word: Any, count: Any) -> None:
-    """Add to the tree that so many more of a word are dead."""
+    """Record in the tree that so many more references of a word are dead."""
     if count > 0:
         stack.all_dead[0] += count
         place = word + np.uint64(1)
@@ -179,7 +202,7 @@ def _count_dead(stack: Stack, word: Any, count: Any) -> None:
 
 @rule
 def _dead_before(stack: Stack, reference: Any) -> Any:
-    """Dead references with a lower number."""
+    """The number of dead references before this one."""
     word = reference >> np.uint64(6)
     below = (np.uint64(1) << (reference & np.uint64(63))) - np.uint64(1)
     found = _bits(stack.dead[word] & below)
@@ -191,7 +214,7 @@ def _dead_before(stack: Stack, reference: Any) -> Any:
 
 @rule
 def _bits(word: Any) -> Any:
-    """How many bits of a word are set: summed in pairs, fours and bytes, then all bytes by a product."""
+    """How many bits of a word are set: sums of 2, 4 and 8 bits, then the sum of the 8 bytes by a multiplication."""
     word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)

@@ -1,4 +1,4 @@
-"""How many bytes of KV cache a token takes, from a model's architecture, and with it blocks of a memory size.
+"""How many bytes of KV cache a token takes, from a model's architecture, and how many blocks fit in a memory size.
 
 Bytes per token = 2 (a key and a value) x layers x KV heads x head dimension x bytes per element; for multi-head
 latent attention (DeepSeek) one latent vector and its rotary key per layer instead. All GPUs of a tensor-parallel
@@ -55,7 +55,7 @@ def architecture(name: str) -> Architecture:
     """The model of that name, in any case. Raises UsageError."""
     found = MODELS.get(name.lower())
     if found is None:
-        raise UsageError(f"no model named {name!r}", todo=f"give --bytes-per-token, or choose from {', '.join(MODELS)}")
+        raise UsageError(f"no model named {name!r}", todo=f"give `bytes_per_token`, or choose from {', '.join(MODELS)}")
     return found
 
 
@@ -75,7 +75,7 @@ def bytes_of(text: str) -> int:
 
 
 def blocks_in(memory_bytes: int, bytes_per_token: int, block_tokens: int) -> int:
-    """Whole blocks that fit into so much memory.
+    """How many whole blocks fit into this much memory.
 
     >>> blocks_in(bytes_of("8GiB"), 131_072, 512)
     128

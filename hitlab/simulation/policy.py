@@ -1,37 +1,145 @@
-"""What a file of policies/ offers."""
+"""What a file of policies/ offers, as types that mypy holds every such file against; finding and checking one.
 
-from collections.abc import Callable
-from typing import Any, Protocol
+The docstring of policies/ says what each name is for and how to write a policy.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hitlab import families
+from hitlab.errors import UsageError
+from hitlab.traces.trace import Trace
+
+if TYPE_CHECKING:  # it imports the compiler, which listing and checking policies does not need
+    from hitlab.simulation.hit_curve import Curve
+
+MAX_CAPACITY_BLOCKS = 2**53  # beyond it a ratio of the capacity is no longer exact
 
 Option = int | float
 Cache = Any  # a policy's own named tuple of arrays
 Kernel = Callable[[Cache, NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]], None]
 
 
-class Policy(Protocol):
-    """What every file in policies/ holds; its folder's docstring says what each part is for."""
+class CurveBuilder(Protocol):
+    """Finds the hit tokens at every capacity in one pass over the trace, at the policy's default options."""
+
+    def __call__(self, trace: Trace, /, *, engine_cap: bool) -> "Curve":
+        """The hit-ratio curve; `engine_cap` counts at most floor((L-1)/B)*B tokens of a request's L."""
+
+
+class _AnyPolicy(Protocol):
+    """What block policies and request policies have in common."""
 
     NAME: str
     VARIANT: str
-    __file__: str
-    new: Callable[..., Cache]
-    size_blocks: Callable[[Cache], int]
-    faults: Callable[[Cache], list[str]]
+    new: Callable[..., Cache]  # (trace, capacity_blocks, *, options with defaults)
+
+    def size_blocks(self, cache: Cache, /) -> int:
+        """Blocks resident now."""
+
+    def invariant_violations(self, cache: Cache, /) -> list[str]:
+        """What is wrong with the arrays, in sentences; empty if all is well."""
+
+    @property
+    def __file__(self) -> str | None: ...
+
+    @property
+    def BOUNDED(self) -> bool:  # noqa: N802
+        """Whether the capacity limits the cache; False for an upper bound that ignores it."""
+
+    @property
+    def CURVE(self) -> CurveBuilder | None:  # noqa: N802
+        """The policy's own hit-ratio curve; None if each capacity takes a replay."""
 
     def __hash__(self) -> int: ...
 
 
-class BlockPolicy(Policy, Protocol):
-    """A policy that sees one block after another."""
+class BlockPolicy(_AnyPolicy, Protocol):
+    """A policy that is shown one block after another."""
 
-    resident: Callable[[Cache, int], bool]
-    access: Callable[[Cache, int], None]
+    @property
+    def UNIT(self) -> Literal["block"]:  # noqa: N802
+        """Tells it from a request policy."""
+
+    def resident(self, cache: Cache, block: int, /) -> bool:
+        """Whether the block would be a hit now."""
+
+    def access(self, cache: Cache, block: int, /) -> None:
+        """Use the block: bring it in if it is not resident, evicting others as the policy says."""
 
 
-class RequestPolicy(Policy, Protocol):
-    """A policy that sees one request after another, as an engine's cache does."""
+class RequestPolicy(_AnyPolicy, Protocol):
+    """A policy that is shown one request after another, as an engine's cache is."""
 
-    serve: Callable[[Cache, int, int, int], int]
+    @property
+    def UNIT(self) -> Literal["request"]:  # noqa: N802
+        """Tells it from a block policy."""
+
+    def serve(self, cache: Cache, request: int, first: int, end: int, /) -> int:
+        """Serve the request whose blocks are the references `first` to before `end`; its leading blocks hit."""
+
+
+Policy = BlockPolicy | RequestPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A policy with options, as the command line names it: `s3fifo`, `s3fifo:max_freq=1:small_ratio=0.2`."""
+
+    label: str
+    policy: str
+    options: Mapping[str, Option]
+
+    @classmethod
+    def of(cls, text: str) -> "Choice":
+        """Parse one; raises UsageError.
+
+        >>> Choice.of("s3fifo:max_freq=1:small_ratio=0.2").options
+        {'max_freq': 1, 'small_ratio': 0.2}
+        """
+        policy, *given = text.split(":")
+        options: dict[str, Option] = {}
+        for each in given:
+            name, _, value = each.partition("=")
+            try:
+                options[name.replace("-", "_")] = float(value) if re.search(r"[.en]", value) else int(value)
+            except ValueError:
+                raise UsageError(f"{each!r} is no option of a policy", todo=f"write {policy}:NAME=NUMBER") from None
+        return cls(text.lower(), policy.lower(), options)
+
+    def load(self) -> Policy:
+        """The policy itself. Raises UsageError for an unknown name."""
+        return families.policy(self.policy)
+
+    def check(self, capacity_blocks: int) -> dict[str, Option]:
+        """All the policy's options, these over the defaults; raises UsageError as the function `check` does."""
+        return check(self.load(), capacity_blocks, self.options)
+
+
+def options_of(policy: Policy) -> dict[str, Option]:
+    """The options a policy takes, with their defaults."""
+    parameters = inspect.signature(policy.new).parameters.values()
+    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+
+
+def check(policy: Policy, capacity_blocks: int, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
+    """All the policy's options, the given ones over the defaults, before any trace is read.
+
+    Raises UsageError for a capacity or an option the policy cannot work with.
+    """
+    if not 1 <= capacity_blocks <= MAX_CAPACITY_BLOCKS:
+        raise UsageError(f"a capacity of {capacity_blocks} blocks", todo=f"choose 1 to {MAX_CAPACITY_BLOCKS}")
+    known = options_of(policy)
+    for name in options or {}:
+        if name not in known:
+            takes = f"takes {', '.join(known)}" if known else "takes none"
+            raise UsageError(f"{policy.NAME} has no option {name}", todo=f"it {takes}")
+    effective = known | dict(options or {})
+    policy.new(Trace.of([], 1), capacity_blocks, **effective)
+    return effective

@@ -1,10 +1,9 @@
-"""Replay a trace against a cache of so many blocks: how many tokens of each request would have been hits.
+"""Replay a trace through a policy with a given capacity: how many tokens of each request are hits.
 
-Only an unbroken run of resident blocks from a request's first one is a hit; the run is counted when the
-request arrives, and then every block of it, hit or miss, is accessed in order.
+A hit is the unbroken run of resident blocks from a request's first block on. It is counted when the request arrives;
+then every block of the request, hit or miss, is accessed in order.
 """
 
-import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,12 +12,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.errors import HitlabError, UsageError
-from hitlab.simulation.policy import BlockPolicy, Cache, Kernel, Option, Policy, RequestPolicy
+from hitlab.errors import HitlabError
+from hitlab.simulation.policy import BlockPolicy, Cache, Kernel, Option, Policy, RequestPolicy, check
 from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
-
-MAX_CAPACITY_BLOCKS = 2**53  # beyond it a ratio of the capacity is no longer exact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,47 +36,29 @@ class Replay:
         """All requests together."""
         return self.tally_from(0)
 
+    @property
+    def hit_rate(self) -> float | None:
+        """Hit tokens over prompt tokens of all requests, 0 to 1; None of a trace without tokens."""
+        return self.tally.hit_rate
+
     def tally_from(self, first: int) -> Tally:
-        """Requests from number `first` on together: with the cache warmed by those before it."""
+        """Requests from number `first` on together; the cache was warmed by those before."""
         return Tally(int(self.prompt_tokens[first:].sum()), int(self.hit_tokens[first:].sum()))
 
     def request_hit_rate(self, first: int = 0) -> float | None:
-        """The mean of the requests' own hit rates, each counting the same; requests of no tokens have none."""
+        """The mean of the hit rates of single requests, from number `first` on; None if none of them has tokens."""
         prompt, hit = self.prompt_tokens[first:], self.hit_tokens[first:]
         asked = prompt > 0
         return float(np.mean(hit[asked] / prompt[asked])) if asked.any() else None
 
 
 def first_warm(requests: int, warmup: float) -> int:
-    """The first request after a share of them, 0 to 1, has warmed the cache; that share rounded down.
+    """The number of the first request after the warm-up, a share of all requests from 0 to 1, rounded down.
 
     >>> first_warm(12_031, 0.5), first_warm(100, 0.29)
     (6015, 29)
     """
     return int(round(requests * warmup, 9))
-
-
-def options_of(policy: Policy) -> dict[str, Option]:
-    """The options a policy takes, with their defaults."""
-    parameters = inspect.signature(policy.new).parameters.values()
-    return {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
-
-
-def check(policy: Policy, capacity_blocks: int, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
-    """All the policy's options, the given ones over the defaults, before any trace is read.
-
-    Raises UsageError for a capacity or an option the policy cannot work with.
-    """
-    if not 1 <= capacity_blocks <= MAX_CAPACITY_BLOCKS:
-        raise UsageError(f"a capacity of {capacity_blocks} blocks", todo=f"choose 1 to {MAX_CAPACITY_BLOCKS}")
-    known = options_of(policy)
-    for name in options or {}:
-        if name not in known:
-            takes = f"takes {', '.join(known)}" if known else "takes none"
-            raise UsageError(f"{policy.NAME} has no option {name}", todo=f"it {takes}")
-    effective = known | dict(options or {})
-    policy.new(Trace.of([], 1), capacity_blocks, **effective)
-    return effective
 
 
 def replay(
@@ -97,7 +76,7 @@ def replay(
     A hit of k blocks counts min(k*B, L) tokens; with `engine_cap` at most floor((L-1)/B)*B, what an engine
     that matches whole blocks and computes the last token can reuse.
 
-    `kernel` is the policy's compiled kernel if one is at hand (hitlab.kernels keeps them on disk); otherwise
+    `kernel` is the policy's compiled kernel if one is at hand (simulation/kernels.py keeps them on disk); otherwise
     it is compiled, once a process. Raises UsageError as `check` does, and HitlabError if invariants are
     checked and broken.
     """
@@ -105,9 +84,9 @@ def replay(
     state = policy.new(trace, capacity_blocks, **effective)
     hit_blocks = np.zeros(trace.requests, np.int64)
     (kernel or compiled(policy))(state, trace.blocks.view(np.uint32), trace.starts, hit_blocks)
-    if check_invariants and (faults := policy.faults(state)):
+    if check_invariants and (violations := policy.invariant_violations(state)):
         raise HitlabError(
-            f"the {policy.NAME} kernel broke its own rules: {'; '.join(faults)}",
+            f"the {policy.NAME} kernel broke its own rules: {'; '.join(violations)}",
             todo="this is a bug in the policy's file: do not use its numbers",
         )
     return Replay(
@@ -126,15 +105,12 @@ def replay(
 def compiled(policy: Policy) -> Kernel:
     """The policy's rules as one machine-code loop over the trace; compiled when it is first called.
 
-    It releases the interpreter lock. Like the rules, it must not allocate (hitlab.queues.rule says why).
+    It releases the interpreter lock. Like the rules, it must not allocate (simulation/structures.py says why).
     """
     import numba
 
     njit: Any = numba.njit  # its stubs do not know every option
-    if hasattr(policy, "serve"):
-        loop = _request_loop(cast(RequestPolicy, policy))
-    else:
-        loop = _block_loop(cast(BlockPolicy, policy))
+    loop = _request_loop(policy) if policy.UNIT == "request" else _block_loop(policy)
     return cast(Kernel, njit(nogil=True, _nrt=False)(loop))
 
 

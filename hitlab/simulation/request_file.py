@@ -1,20 +1,29 @@
-"""What replays counted, request by request, as a file: JSON Lines or Parquet, by its ending."""
+"""Writes the hit tokens of each request of a replay to a file: JSON Lines or Parquet, by the file's ending."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from hitlab.errors import InputError, UsageError
+from hitlab.errors import UsageError
+from hitlab.files import Output, beginning, ending, replacing
 from hitlab.simulation.replay import Replay
+
+_COLUMNS = ("hit_tokens", "prompt_tokens")
+_SWEPT = ("policy", "capacity_blocks")  # the columns before them in the file of a sweep
+_MARK = {b"hitlab": b"requests"}  # in the metadata of a Parquet file
+_LINE_BYTES = 4096  # more than a row takes
 
 Write = Callable[[Replay, dict[str, Any]], None]
 
 
-def check(path: Path) -> None:
-    """Raise UsageError for an ending that means no format, or one that needs what is not installed."""
+def output(path: Path) -> Output:
+    """The file as an output that is still to be claimed.
+
+    Raises UsageError for an ending that means no format, or one that needs what is not installed.
+    """
     if path.suffix not in _WRITERS:
         raise UsageError(f"{path} ends in neither", todo=f"name a file that ends in {' or '.join(_WRITERS)}")
     if path.suffix == ".parquet":
@@ -24,42 +33,61 @@ def check(path: Path) -> None:
             raise UsageError(
                 "Parquet needs pyarrow", todo="pip install 'hitlab[parquet]', or name a .jsonl file"
             ) from None
+    return Output("--requests-out", path, "a file of requests", wrote)
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[Write]:
-    """Yield a function that appends a replay's requests, each with the same extra columns first.
+    """Yield a function of a replay and extra columns, which appends a row a request that begins with those columns.
 
+    The file is there, whole, when the block ends without an error; until then an older one stays as it was.
     Raises InputError when the file cannot be written.
     """
-    try:
-        with _WRITERS[path.suffix](path) as write:
-            yield write
-    except OSError as error:
-        raise InputError(f"requests can't be written: {error.strerror or error}", where=str(path)) from None
-
-
-def _columns(replay: Replay) -> dict[str, Any]:
-    return {"hit_tokens": replay.hit_tokens, "prompt_tokens": replay.prompt_tokens}
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[Write]:
-    import msgspec
-
-    encode = msgspec.json.Encoder().encode
-    with path.open("wb") as file:
-
-        def write(replay: Replay, same: dict[str, Any]) -> None:
-            columns = _columns(replay)
-            for row in zip(*(column.tolist() for column in columns.values()), strict=True):
-                file.write(encode(same | dict(zip(columns, row, strict=True))) + b"\n")
-
+    with replacing(path) as file, _WRITERS[path.suffix](file) as write:
         yield write
 
 
+def wrote(path: Path) -> bool:
+    """Whether this file holds replayed requests as `opened` writes them. Raises OSError, MsgspecError, ArrowInvalid.
+
+    Of JSON Lines the first and the last line tell, of Parquet the mark in the file's metadata.
+    """
+    if path.suffix == ".parquet":
+        from pyarrow import parquet
+
+        return _MARK.items() <= (parquet.read_schema(path).metadata or {}).items()
+    first, _, _ = beginning(path, _LINE_BYTES).partition(b"\n")
+    *_, last, rest = [b"", *ending(path, _LINE_BYTES).split(b"\n")]
+    return not rest and _is_row(first) and _is_row(last)
+
+
+def _is_row(line: bytes) -> bool:
+    import msgspec
+
+    row = msgspec.json.decode(line)
+    return isinstance(row, dict) and list(row) in ([*_COLUMNS], [*_SWEPT, *_COLUMNS])
+
+
+def _columns(replay: Replay) -> dict[str, Any]:
+    return dict(zip(_COLUMNS, (replay.hit_tokens, replay.prompt_tokens), strict=True))
+
+
 @contextmanager
-def _parquet(path: Path) -> Iterator[Write]:
+def _lines(file: BinaryIO) -> Iterator[Write]:
+    import msgspec
+
+    encode = msgspec.json.Encoder().encode
+
+    def write(replay: Replay, same: dict[str, Any]) -> None:
+        columns = _columns(replay)
+        for row in zip(*(column.tolist() for column in columns.values()), strict=True):
+            file.write(encode(same | dict(zip(columns, row, strict=True))) + b"\n")
+
+    yield write
+
+
+@contextmanager
+def _parquet(file: BinaryIO) -> Iterator[Write]:
     import pyarrow
     from pyarrow import parquet
 
@@ -69,8 +97,8 @@ def _parquet(path: Path) -> Iterator[Write]:
         requests = replay.hit_tokens.size
         table = pyarrow.table({name: np.repeat(value, requests) for name, value in same.items()} | _columns(replay))
         if not writers:
-            writers.append(parquet.ParquetWriter(path, table.schema))
-        writers[0].write_table(table)
+            writers.append(parquet.ParquetWriter(file, table.schema.with_metadata(_MARK)))
+        writers[0].write_table(table.replace_schema_metadata(_MARK))
 
     try:
         yield write

@@ -1,8 +1,10 @@
-"""A sweep: policies times capacities, each point a replay. What there is to run; hitlab.grid runs it."""
+"""The points of a sweep, policies times capacities: which capacities, their rates, and which policy leads where.
+
+sweep_runner.py makes the points.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -11,45 +13,19 @@ import numpy as np
 from hitlab.errors import UsageError
 from hitlab.simulation import kv_size
 from hitlab.simulation.hit_curve import Curve
-from hitlab.simulation.policy import Option
-from hitlab.simulation.replay import MAX_CAPACITY_BLOCKS, Replay
+from hitlab.simulation.policy import MAX_CAPACITY_BLOCKS, Choice
+from hitlab.simulation.replay import Replay
 from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
 
-POINTS = 30  # of a range whose number is not said
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A policy with options, as the command line names it: `s3fifo`, `s3fifo:max_freq=1:small_ratio=0.2`."""
-
-    label: str
-    policy: str
-    options: Mapping[str, Option]
-
-    @classmethod
-    def of(cls, text: str) -> "Choice":
-        """Parse one; raises UsageError.
-
-        >>> Choice.of("s3fifo:max_freq=1:small_ratio=0.2").options
-        {'max_freq': 1, 'small_ratio': 0.2}
-        """
-        policy, *given = text.split(":")
-        options: dict[str, Option] = {}
-        for each in given:
-            name, _, value = each.partition("=")
-            try:
-                options[name.replace("-", "_")] = float(value) if re.search(r"[.en]", value) else int(value)
-            except ValueError:
-                raise UsageError(f"{each!r} is no option of a policy", todo=f"write {policy}:NAME=NUMBER") from None
-        return cls(text.lower(), policy.lower(), options)
+POINTS = 30  # of a range that does not state their number
 
 
 class Point(msgspec.Struct, frozen=True):
-    """What one cache hit. Cold is the whole trace from an empty cache, steady what comes after the warm-up.
+    """What one cache hit: cold is the whole trace from an empty cache, steady the requests after the warm-up.
 
     Token-weighted rates are hit tokens over prompt tokens; request-weighted ones are the mean of the requests'
-    own rates. A rate of nothing is None.
+    own rates. A rate is None where no tokens were asked for.
     """
 
     policy: str  # a choice's label
@@ -74,7 +50,7 @@ RATES = {
 
 
 def point(choice: Choice, replay: Replay, first_steady: int) -> Point:
-    """A replay as a point."""
+    """The point of a sweep that a replay makes."""
     cold, steady = replay.tally, replay.tally_from(first_steady)
     return Point(
         choice.label,
@@ -92,9 +68,9 @@ def point(choice: Choice, replay: Replay, first_steady: int) -> Point:
 
 
 def curve_points(
-    choice: Choice, curve: Curve, trace: Trace, capacities: Iterable[int], first_steady: int, bounded: bool
+    choice: Choice, curve: Curve, trace: Trace, capacities: Iterable[int], first_steady: int
 ) -> list[Point]:
-    """The points of a policy that has all of them from one pass."""
+    """The points that a policy's hit-ratio curve has at these capacities."""
     wanted = np.array(list(capacities), np.int64)
     prompts = trace.prompt_tokens
     weights = 1 / np.maximum(prompts, 1)
@@ -106,8 +82,7 @@ def curve_points(
         columns += [hit_tokens, [queried_tokens] * wanted.size]
         columns += [[Tally(queried_tokens, hit).hit_rate for hit in hit_tokens]]
         columns += [[share / asked if asked else None for share in shares]]
-    distinct = trace.distinct_blocks
-    final = [min(capacity, distinct) if bounded else distinct for capacity in wanted.tolist()]
+    final = [curve.final_blocks(capacity) for capacity in wanted.tolist()]
     return [Point(choice.label, *row) for row in zip(wanted.tolist(), final, *columns, strict=True)]
 
 
@@ -137,7 +112,9 @@ def capacities(text: str) -> list[int] | None:
 
 
 def memory_capacities(text: str, bytes_per_token: int, block_tokens: int) -> list[int]:
-    """The same of memory sizes. Raises UsageError, also where not a block fits.
+    """Capacities in blocks of memory sizes, a list or a range as 8GiB:32GiB:log3.
+
+    Raises UsageError for what is neither, and for a size into which no block fits.
 
     >>> memory_capacities("8GiB:32GiB:log3", 131_072, 512)
     [128, 256, 512]
@@ -170,7 +147,10 @@ def _whole(text: str) -> int:
 
 
 def auto_capacities(curve: Curve, smallest: int) -> list[int]:
-    """From a thousandth of the trace's blocks to where LRU hits all that can be hit; beyond, nothing changes."""
+    """From a thousandth of the trace's blocks to the capacity at which LRU hits all that can be hit, in 30 steps.
+
+    `curve` is LRU's hit-ratio curve; no capacity is below `smallest`.
+    """
     last = max(curve.capacity_for(1), smallest)
     return spread(min(last, max(smallest, curve.distinct_blocks // 1000)), last, f"log{POINTS}")
 
@@ -187,7 +167,7 @@ def leads(points: Iterable[Point], one: str, other: str, rate: str) -> list[tupl
 
 
 def crossings(points: Iterable[Point], one: str, other: str, rate: str) -> Iterator[tuple[str, int, int]]:
-    """Where one policy overtakes another: which leads below, and the capacities on both sides.
+    """Where one policy overtakes another: the one that leads before, the capacity before and the capacity after.
 
     >>> rates = {"a": [0.3, 0.4], "b": [0.2, 0.5]}
     >>> points = [Point(p, c, 0, 0, 0, r, r, 0, 0, r, r) for p in "ab" for c, r in zip([10, 20], rates[p])]
@@ -204,7 +184,7 @@ def crossings(points: Iterable[Point], one: str, other: str, rate: str) -> Itera
 
 
 def comparison(points: Iterable[Point], one: str, other: str, rate: str) -> str:
-    """Who wins where, in a sentence; none where the two have no capacity in common.
+    """A sentence that says at which capacities each policy is ahead; empty if the two have no capacity in common.
 
     >>> points = [Point(p, c, 0, 0, 0, c / n, 0, 0, 0, 0, 0) for p, n in (("a", 50), ("b", 90)) for c in (10, 20)]
     >>> comparison(points, "a", "b", "cold_token_hit_rate")

@@ -1,48 +1,39 @@
-"""Runs a sweep: over all cores or a cluster through joblib, and so that what is done is never done again.
+"""Runs a sweep in this process, on several cores or on a cluster (joblib), and resumes one that was stopped.
 
-Each finished point is a line of a partial file. The file's name comes from the trace's contents and all that
-decides a point's numbers, so a sweep goes on where one like it stopped, and a changed policy starts anew.
+Each finished point is written at once as a line of a partial file, which is removed when the sweep is complete. The
+file's name is a hash of the trace, the code of the policies and all options that change a point's numbers: the same
+sweep finds the points of the one that was stopped, and a sweep with a changed policy does not.
 """
 
 import tempfile
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hitlab import __version__, families
-from hitlab.errors import InputError, UsageError
-from hitlab.simulation import kernels, replay, sweep
-from hitlab.simulation.hit_curve import Curve
+from hitlab.errors import InputError
+from hitlab.simulation import hit_curve, kernels, replay, sweep
+from hitlab.simulation.hit_curve import Curves
+from hitlab.simulation.policy import Choice
 from hitlab.simulation.replay import Replay
-from hitlab.simulation.sweep import Choice, Point
+from hitlab.simulation.sweep import Point
+from hitlab.simulation.workers import Workers, results
 from hitlab.traces import mapped
 from hitlab.traces.trace import Trace
 
-SMALL_REFERENCES = 200_000_000  # below so many in all, starting workers costs more than they save
+SMALL_REFERENCES = 200_000_000  # with fewer in all points together, starting workers costs more than they save
 
 OnProgress = Callable[[int, int], None]
 Job = tuple[Choice, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """Who replays: `jobs` None is as many as there are cores, or none but this process for little work."""
-
-    jobs: int | None = None
-    backend: str = "loky"
-    scheduler: str = ""  # address of a Dask scheduler or Ray cluster
-    folder: Path | None = None  # where the trace is put for workers to map; a cluster's must all see it
-
-
 @dataclass(slots=True)
 class Sweep:
-    """Points wanted and points there."""
+    """The points to make and those that are made."""
 
     trace: Trace
     choices: Sequence[Choice]
@@ -53,40 +44,40 @@ class Sweep:
 
     @property
     def size(self) -> int:
-        """Points wanted."""
+        """How many points there are to make."""
         return len(self.choices) * len(self.capacities)
 
     def missing(self) -> list[Job]:
-        """Points not there yet."""
+        """Points not made yet."""
         jobs = ((choice, capacity) for choice in self.choices for capacity in self.capacities)
         return [job for job in jobs if (job[0].label, job[1]) not in self.points]
 
     def ordered(self) -> list[Point]:
-        """The points there are, policy by policy, by capacity."""
+        """The points made so far, policy by policy, each by capacity."""
         jobs = [(choice.label, capacity) for choice in self.choices for capacity in self.capacities]
         return [self.points[job] for job in jobs if job in self.points]
 
 
 def check(choices: Sequence[Choice], capacities: Sequence[int]) -> None:
-    """Raise UsageError for what no replay could be made of."""
+    """Raise UsageError for a policy, an option or a capacity that cannot be replayed."""
     for choice in choices:
-        policy = families.policy(choice.policy)
         for capacity in (capacities[0], capacities[-1]):
-            replay.check(policy, capacity, choice.options)
+            choice.check(capacity)
 
 
-def run(wanted: Sweep, curve: Callable[[], Curve], workers: Workers, partial: Path, on_progress: OnProgress) -> None:
-    """Make all points that are missing. What stops it, Ctrl-C too, leaves the finished ones there and on disk."""
+def run(wanted: Sweep, curves: Curves, workers: Workers, partial: Path, on_progress: OnProgress) -> None:
+    """Make the missing points. Those finished before an error or Ctrl-C stay in `wanted` and in the partial file."""
     wanted.points |= _kept(partial)
     try:
         with _keeping(partial) as keep:
-            for done in _from_curves(wanted, curve):
+            for done in _from_curves(wanted, curves):
                 keep(done)
                 wanted.points[done.policy, done.capacity_blocks] = done
-            for done in _replayed(wanted, wanted.missing(), workers):
-                keep(done)
-                wanted.points[done.policy, done.capacity_blocks] = done
-                on_progress(len(wanted.points), wanted.size)
+            with closing(_replayed(wanted, wanted.missing(), workers)) as replayed:
+                for done in replayed:
+                    keep(done)
+                    wanted.points[done.policy, done.capacity_blocks] = done
+                    on_progress(len(wanted.points), wanted.size)
     except KeyboardInterrupt:
         wanted.points |= _kept(partial)  # it may come between the two lines that a point takes
         raise
@@ -100,30 +91,22 @@ def partial_file(folder: Path, wanted: Sweep) -> Path:
     for name in sorted({choice.policy for choice in wanted.choices}):
         for source in kernels.sources(families.policy(name)):
             hashed.update(Path(source).read_bytes())
+    hashed.update(Path(hit_curve.__file__).read_bytes())
     return folder / f"sweep-{hashed.hexdigest()}.partial.jsonl"
 
 
-def _from_curves(wanted: Sweep, curve: Callable[[], Curve]) -> Iterator[Point]:
-    """Points of policies that need no replay."""
+def _from_curves(wanted: Sweep, curves: Curves) -> Iterator[Point]:
+    """Points of policies with a hit-ratio curve of their own, which need no replay."""
+    missing = wanted.missing()
     for choice in wanted.choices:
-        policy: Any = families.policy(choice.policy)
-        needed = [capacity for label, capacity in _labels(wanted.missing()) if label == choice.label]
-        if hasattr(policy, "curve") and needed:
-            bounded = not getattr(policy, "IGNORES_CAPACITY", False)
-            own = (
-                curve()
-                if bounded
-                else policy.curve(wanted.trace, engine_cap=wanted.engine_cap, kernel=kernels.curve_kernel())
-            )
-            yield from sweep.curve_points(choice, own, wanted.trace, needed, wanted.first_steady, bounded)
+        builder = choice.load().CURVE
+        capacities = [capacity for other, capacity in missing if other.label == choice.label]
+        if builder is not None and not choice.options and capacities:
+            yield from sweep.curve_points(choice, curves.of(builder), wanted.trace, capacities, wanted.first_steady)
 
 
-def _labels(jobs: list[Job]) -> list[tuple[str, int]]:
-    return [(choice.label, capacity) for choice, capacity in jobs]
-
-
-def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Iterator[Point]:
-    """Points one by one, in whatever order they get done."""
+def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Generator[Point]:
+    """Points made by replays, one by one as they are finished, in any order."""
     if not jobs:
         return
     for name in {choice.policy for choice, _ in jobs}:  # compiled here once, not in every worker
@@ -136,30 +119,11 @@ def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Iterator[Poin
         return
     import joblib
 
-    with ExitStack() as stack:
-        folder = stack.enter_context(_folder(workers.folder))
+    with _folder(workers.folder) as folder:
         mapped.save(wanted.trace, Path(folder))
-        stack.enter_context(_backend(workers))
         task = joblib.delayed(_mapped_point)
-        parallel = joblib.Parallel(return_as="generator_unordered", batch_size=1)
-        try:
-            yield from parallel(
-                task(folder, choice, capacity, wanted.engine_cap, wanted.first_steady) for choice, capacity in jobs
-            )
-        except KeyboardInterrupt:
-            _stop_workers()
-            raise
-
-
-def _stop_workers() -> None:
-    """End loky's processes; its own threads would print that work was taken away from them."""
-    from joblib.externals.loky import get_reusable_executor
-
-    usual, threading.excepthook = threading.excepthook, lambda _: None
-    try:
-        get_reusable_executor().shutdown(wait=True, kill_workers=True)
-    finally:
-        threading.excepthook = usual
+        tasks = (task(folder, choice, capacity, wanted.engine_cap, wanted.first_steady) for choice, capacity in jobs)
+        yield from results(workers, tasks)
 
 
 def _mapped_point(folder: str, choice: Choice, capacity: int, engine_cap: bool, first_steady: int) -> Point:
@@ -171,13 +135,13 @@ def _point(trace: Trace, choice: Choice, capacity: int, engine_cap: bool, first_
 
 
 def _replay(trace: Trace, choice: Choice, capacity: int, engine_cap: bool) -> Replay:
-    policy = families.policy(choice.policy)
+    policy = choice.load()
     kernel = kernels.kernel(policy)
     return replay.replay(trace, policy, capacity, choice.options, kernel=kernel, engine_cap=engine_cap)
 
 
 def replays(wanted: Sweep) -> Iterator[tuple[str, Replay]]:
-    """Each point's replay, with its label, in this process and for those who need every request."""
+    """The replay of each point with its policy's label, made again in this process, for output of every request."""
     for choice in wanted.choices:
         for capacity in wanted.capacities:
             yield choice.label, _replay(wanted.trace, choice, capacity, wanted.engine_cap)
@@ -193,37 +157,8 @@ def _folder(chosen: Path | None) -> Iterator[str]:
         yield folder
 
 
-@contextmanager
-def _backend(workers: Workers) -> Iterator[None]:
-    """joblib, set to the backend of that name. Raises UsageError for one that is not installed."""
-    import joblib
-
-    with ExitStack() as stack:
-        try:
-            if workers.backend == "dask":
-                from dask.distributed import Client
-
-                stack.enter_context(Client(workers.scheduler or None))  # type: ignore[no-untyped-call]
-            elif workers.backend == "ray":
-                import ray  # type: ignore[import-not-found, unused-ignore]
-                from ray.util.joblib import register_ray  # type: ignore[import-not-found, unused-ignore]
-
-                ray.init(address=workers.scheduler or None)
-                stack.callback(ray.shutdown)
-                register_ray()
-            stack.enter_context(joblib.parallel_config(workers.backend, n_jobs=workers.jobs or -1))
-        except ImportError:
-            raise UsageError(
-                f"the {workers.backend} backend is not installed",
-                todo=f"pip install 'hitlab[{workers.backend}]'",
-            ) from None
-        except (OSError, ValueError) as error:
-            raise UsageError(f"no {workers.backend} backend: {error}", todo="is that scheduler running?") from None
-        yield
-
-
 def _kept(partial: Path) -> dict[tuple[str, int], Point]:
-    """Points of a sweep like this one that was stopped; a last line cut short is not one."""
+    """The points of a partial file, by label and capacity; a last line that was cut short is left out."""
     found: dict[tuple[str, int], Point] = {}
     decode = msgspec.json.Decoder(Point).decode
     if partial.exists():
@@ -244,7 +179,7 @@ def _keeping(partial: Path) -> Iterator[Callable[[Point], None]]:
         file = partial.open("ab")
     except OSError as error:
         raise InputError(
-            f"finished points can't be kept: {error.strerror}", where=str(partial), todo="name another --out"
+            f"finished points can't be kept: {error.strerror}", where=str(partial), todo="name another `out`"
         ) from None
 
     def keep(done: Point) -> None:

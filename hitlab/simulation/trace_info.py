@@ -1,4 +1,4 @@
-"""What a trace is like: its size, how much of it comes again, what any cache could reach at most, when it arrives."""
+"""A trace in numbers: its size, how many blocks are used again, the most a cache could hit, when requests arrive."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from hitlab.traces.trace import Trace
 
 
 class Arrivals(msgspec.Struct, frozen=True):
-    """When requests come; from their time stamps, sorted."""
+    """When requests arrive, from their time stamps in ascending order."""
 
     duration_s: float
     requests_per_s: float
@@ -22,7 +22,7 @@ class Arrivals(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """A trace in numbers. Rates are 0 to 1; None where there is nothing to count."""
+    """A trace in numbers. Rates are 0 to 1, or None if no tokens were asked for."""
 
     block_tokens: int
     requests: int
@@ -37,13 +37,13 @@ class Inspection(msgspec.Struct, frozen=True):
     ceiling: float | None  # hit rate of an unbounded cache, in tokens
     ceiling_engine: float | None  # the same with floor((L-1)/B)*B at most per request
     ceiling_requests: float | None  # the same as a mean over requests
-    lru_blocks_for_share: dict[str, int]  # smallest LRU cache with so much of the ceiling
+    lru_blocks_for_share: dict[str, int]  # by share of the ceiling, the smallest LRU cache that reaches it
     arrivals: Arrivals | None
     skipped_rows: int
 
 
 def inspect(trace: Trace, curve: Curve, engine_curve: Curve) -> Inspection:
-    """The numbers of a trace; the curves are LRU's, without and with the engine's cap."""
+    """The numbers of a trace; the hit-ratio curves are LRU's, without and with the engine's cap."""
     uses = np.bincount(trace.blocks, minlength=trace.distinct_blocks)
     prompts = trace.prompt_tokens
     everything = [np.iinfo(np.int64).max]
@@ -77,7 +77,7 @@ def _mean_of(curve: Curve, prompts: NDArray[np.int64]) -> float | None:
 
 
 def _arrivals(arrival_s: NDArray[np.float64]) -> Arrivals | None:
-    """None where some request has no time stamp, or all have the same."""
+    """When requests arrive; None if a request has no time stamp or all have the same."""
     if arrival_s.size < 2 or not np.isfinite(arrival_s).all():
         return None
     times = np.sort(arrival_s)

@@ -1,10 +1,10 @@
-"""Forms a trace comes in: what tells them apart, and what each leaves unsaid in its rows.
+"""The formats a trace comes in: how each is recognised, and what its rows do not state themselves.
 
 mooncake            kvcache-ai/Mooncake, FAST 2025 traces: one request a line, 512-token blocks, milliseconds
-bailian             alibaba-edu/qwen-bailian-usagetraces-anon: the same and whose chat it is; 16 tokens, seconds
-llmtrafficlens      its exports: bailian's keys, chat ids are strings; milliseconds; blocks are cut from characters,
-                    so their number need not fit the token count
-kvcache-simulator   kvcache.ai's: every row says its block_size
+bailian             alibaba-edu/qwen-bailian-usagetraces-anon: as mooncake, and a chat_id; 16-token blocks, seconds
+llmtrafficlens      its exports: bailian's keys, chat_id is a string; milliseconds; blocks are cut from characters, so
+                    their number need not fit the token count
+kvcache-simulator   kvcache.ai's: every row states its block_size; milliseconds
 agentic             callanjfox/kv-cache-tester: one coding-agent session a file, with nested sub-agents; seconds
 """
 
@@ -26,7 +26,7 @@ class Format:
     """What the rows of a format mean."""
 
     name: str
-    block_tokens: int | None  # None: the trace itself says
+    block_tokens: int | None  # None: the trace states it
     per_second: float  # timestamps count so many in a second
     loose: bool = False  # the number of blocks need not fit the number of tokens
 
@@ -51,7 +51,7 @@ def named(name: str) -> Format:
 
 
 def detect(beginning: bytes) -> Format:
-    """The format of a file that begins so: a whole line of it, or as much of the first as there is.
+    """The format of a file that begins with these bytes: its first line, or as much of it as there is.
 
     >>> detect(b'{"timestamp": 0, "input_length": 9, "hash_ids": [1]}').name
     'mooncake'
@@ -72,7 +72,7 @@ def detect(beginning: bytes) -> Format:
 
 
 def declared_block_tokens(beginning: bytes) -> int | None:
-    """The block size a trace states, if it does.
+    """The block size that a trace states, or None.
 
     >>> declared_block_tokens(b'{"block_size":64,"hash_ids":[2001,2002],"input_length":128}')
     64
@@ -91,7 +91,7 @@ class Row(msgspec.Struct, gc=False):
     block_tokens: list[int] | None = None
 
     def arrival_s(self, per_second: float) -> float:
-        """When the request came, in seconds; NaN where the row does not say, or not as a number."""
+        """When the request arrived, in seconds; NaN if the row has no time stamp or one that is not a number."""
         known = isinstance(self.timestamp, int | float) and not isinstance(self.timestamp, bool)
         try:
             return self.timestamp / per_second if known else float("nan")
@@ -103,14 +103,14 @@ class Row(msgspec.Struct, gc=False):
         if self.block_size is not None and self.block_size != block_tokens:
             raise TraceError(
                 f"block_size is {self.block_size}, but the trace is read at {block_tokens}",
-                todo=f"all rows need one block size; try --block-size {self.block_size}",
+                todo=f"all rows need one block size; try `block_tokens` {self.block_size}",
             )
         if self.block_tokens is not None and any(size != block_tokens for size in self.block_tokens[:-1]):
             raise TraceError("block_tokens differ from one another", todo="only blocks of one size can be replayed")
 
 
 class SessionRequest(msgspec.Struct, gc=False):
-    """A request of an agent's session, or a sub-agent with requests of its own."""
+    """A request of an agent's session, or a sub-agent, which has requests of its own."""
 
     t: float = 0.0
     input_tokens: int | None = msgspec.field(default=None, name="in")
@@ -119,7 +119,7 @@ class SessionRequest(msgspec.Struct, gc=False):
 
 
 class Session(msgspec.Struct):
-    """What one agent did; block ids mean something within it only, unless the scope says otherwise."""
+    """The requests of one agent. With the scope `local` equal block ids of two sessions are different blocks."""
 
     requests: list[SessionRequest]
     block_size: int
@@ -127,7 +127,7 @@ class Session(msgspec.Struct):
 
 
 def flat(requests: list[SessionRequest], start_s: float = 0.0) -> Iterator[tuple[float, int, list[int]]]:
-    """(arrival, prompt tokens, block ids) of requests and of their sub-agents', whose times count from their start."""
+    """(arrival in s, prompt tokens, block ids) of each request; a sub-agent's times are relative to its start."""
     for request in requests:
         arrival_s = start_s + request.t
         if request.requests is not None:

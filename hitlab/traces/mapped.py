@@ -1,4 +1,4 @@
-"""A trace on disk as it is in memory, so that any number of processes share one copy."""
+"""A trace on disk in the form it has in memory, so that any number of processes can map one copy."""
 
 from functools import lru_cache
 from hashlib import blake2b
@@ -13,7 +13,7 @@ _COLUMNS = ("blocks", "starts", "prompt_tokens")
 
 
 def save(trace: Trace, folder: Path) -> None:
-    """Write what replays need into an existing folder."""
+    """Write the arrays and sizes that replays need into an existing folder."""
     for name in _COLUMNS:
         np.save(folder / f"{name}.npy", getattr(trace, name))
     (folder / "sizes").write_text(f"{trace.block_tokens} {trace.distinct_blocks}")
@@ -21,7 +21,7 @@ def save(trace: Trace, folder: Path) -> None:
 
 @lru_cache(maxsize=1)
 def load(folder: str) -> Trace:
-    """The trace, memory-mapped; once a process."""
+    """The trace saved in this folder, memory-mapped; the last one loaded is kept."""
     # asarray: a memory map is an array type of its own, for which kernels would be compiled anew
     blocks, starts, prompt_tokens = (
         np.asarray(np.load(Path(folder) / f"{name}.npy", mmap_mode="r")) for name in _COLUMNS
@@ -31,7 +31,7 @@ def load(folder: str) -> Trace:
 
 
 def digest(trace: Trace) -> str:
-    """What tells this trace from any other one."""
+    """A hash of the trace's block size, blocks and prompt tokens, in hexadecimal; equal for equal traces only."""
     hashed = blake2b(str(trace.block_tokens).encode(), digest_size=16)
     for name in _COLUMNS:
         column: Any = getattr(trace, name)

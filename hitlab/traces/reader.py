@@ -1,20 +1,18 @@
-"""Read a trace: a file of one request a line, or agents' sessions, a file or a folder of them (hitlab.formats).
+"""Reads a trace: a file with one request a line, or agents' sessions, one file or a folder of them (formats.py).
 
-Files may be plain, gzipped or zstandard-compressed. They are read in pieces; what is kept of a request is 8 bytes a
-block reference.
+Files may be plain, gzipped or zstandard-compressed. They are read in pieces, and only 8 bytes a block reference are
+kept.
 """
 
-import os
-import zlib
 from array import array
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from hitlab.errors import TraceError
+from hitlab.files import ArchiveError, unpacked
 from hitlab.traces import formats
 from hitlab.traces.formats import Format
 from hitlab.traces.trace import MAX_TOKENS, Trace, TraceBuilder, check_prompt
@@ -35,14 +33,15 @@ def read_trace(
 ) -> Trace:
     """The requests of a file, in file order, or of a folder of sessions, by time.
 
-    The format is told from the first line, the block size from the format or the file, unless they are given.
+    The format is detected from the first line, the block size from the format or the file, unless they are given.
     Raises TraceError, with the line number, for a row that is no request or cannot have that many blocks;
     with `skip_malformed` such rows are counted instead. A damaged archive is always an error. `on_progress`
-    is told the bytes of the file read so far, and its size, now and then.
+    is called now and then with the bytes of the file read so far and its size, or with files read and all files.
     """
     chosen = formats.named(format_name) if format_name is not None else None
-    if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
-        return _read_sessions(_session_files(path), block_tokens, skip_malformed, on_progress)
+    files = _session_files(path)
+    if files is not None:
+        return _read_sessions(files, block_tokens, skip_malformed, on_progress)
     begun, contents = _beginning(_unpacked(_pieces(path, on_progress), str(path)))
     form = chosen or formats.detect(begun)
     if form.name == formats.SESSIONS:
@@ -52,7 +51,7 @@ def read_trace(
         if block_tokens is not None:
             _check_block_size(block_tokens, str(path))
     if block_tokens is None:
-        raise TraceError("the trace does not say its block size", where=str(path), todo="give it with --block-size")
+        raise TraceError("the trace does not say its block size", where=str(path), todo="give it with `block_tokens`")
     return _read_rows(path, contents, form, TraceBuilder(block_tokens), skip_malformed)
 
 
@@ -75,8 +74,14 @@ def _read_rows(
     return builder.trace()
 
 
-def _session_files(folder: Path) -> list[Path]:
-    files = sorted(each for each in folder.iterdir() if ".json" in each.suffixes)
+def _session_files(folder: Path) -> list[Path] | None:
+    """The sessions in this folder; None if it is no folder."""
+    try:
+        if not folder.is_dir():
+            return None
+        files = sorted(each for each in folder.iterdir() if ".json" in each.suffixes)
+    except OSError as error:  # a name that is too long, a folder that may not be read
+        raise _unreadable(error, folder) from None
     if not files:
         raise TraceError("no session in this folder", where=str(folder), todo="name a folder of .json files")
     return files
@@ -85,7 +90,7 @@ def _session_files(folder: Path) -> list[Path]:
 def _read_sessions(
     files: list[Path], block_tokens: int | None, skip_malformed: bool, on_progress: OnProgress | None
 ) -> Trace:
-    """All sessions as one trace, merged by time; all begin at 0."""
+    """All sessions as one trace, merged by time; every session starts at 0 s."""
     decode = msgspec.json.Decoder(formats.Session).decode
     rows: list[tuple[float, int, array[int]]] = []
     numbers: dict[tuple[int, int], int] = {}  # of a block: its session, its id there
@@ -132,11 +137,11 @@ def _check_block_size(block_tokens: int, where: str) -> None:
 
 def _located(error: Exception, where: str) -> TraceError:
     if isinstance(error, TraceError):
-        what, todo = error.what, f"{error.todo}; --skip-malformed leaves such rows out"
+        what, todo = error.what, f"{error.todo}; `skip_malformed` leaves such rows out"
     elif isinstance(error, msgspec.ValidationError):
-        what, todo = f"not a request: {error}", "correct the row, or leave such rows out with --skip-malformed"
+        what, todo = f"not a request: {error}", "correct the row, or leave such rows out with `skip_malformed`"
     else:
-        what, todo = f"not JSON: {error}", "correct the row, or leave such rows out with --skip-malformed"
+        what, todo = f"not JSON: {error}", "correct the row, or leave such rows out with `skip_malformed`"
     return TraceError(what, where=where, todo=todo)
 
 
@@ -144,7 +149,7 @@ _MARK = b"\xef\xbb\xbf"  # a byte-order mark
 
 
 def _beginning(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
-    """The first line, or as much of it as one piece holds, and all pieces."""
+    """The first line, or its first PIECE_BYTES if it is longer; and an iterator of all pieces."""
     begun: list[bytes] = []
     for piece in pieces:
         begun.append(piece)
@@ -154,7 +159,7 @@ def _beginning(pieces: Iterator[bytes]) -> tuple[bytes, Iterator[bytes]]:
 
 
 def _lines(pieces: Iterator[bytes], path: Path) -> Iterator[bytes]:
-    """Lines without their line feeds; a byte-order mark before the first is dropped."""
+    """Lines without their line feeds; a byte-order mark at the start of the file is dropped."""
     begun: list[bytes] = []  # of a line that goes on in the next piece
     begun_bytes, expected = 0, _MARK
     for piece in pieces:
@@ -182,44 +187,16 @@ def _pieces(path: Path, on_progress: OnProgress | None) -> Iterator[bytes]:
                     on_progress(read_bytes, size_bytes)
                 yield piece
     except OSError as error:
-        raise TraceError(error.strerror or str(error), where=str(path), todo="is that the right file?") from None
+        raise _unreadable(error, path) from None
+
+
+def _unreadable(error: OSError, path: Path) -> TraceError:
+    return TraceError(error.strerror or str(error), where=str(path), todo="is that the right file?")
 
 
 def _unpacked(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
-    first = next(pieces, b"")
-    packed = chain([first], pieces)
-    if first.startswith(b"\x1f\x8b"):
-        return _frames(packed, name, lambda: zlib.decompressobj(wbits=31), zlib.error, padding=b"\0")
-    if first.startswith(b"\x28\xb5\x2f\xfd") or (first[:1] in _NOTES and first[1:4] == b"\x2a\x4d\x18"):
-        import zstandard
-
-        unpackers = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as `zstd --long=31` needs
-        return _frames(packed, name, unpackers.decompressobj, zstandard.ZstdError)
-    return packed
-
-
-# A zstandard file may begin with a frame that carries somebody's notes.
-_NOTES = [bytes([first]) for first in range(0x50, 0x60)]
-
-
-def _frames(
-    packed: Iterator[bytes], name: str, new_unpacker: Callable[[], Any], damage: type[Exception], padding: bytes = b""
-) -> Iterator[bytes]:
-    """The contents of compressed frames that follow one another, and whatever padding there is after each."""
-    unpacker = None
-    for piece in packed:
-        rest = piece
-        while rest:
-            if unpacker is None and not (rest := rest.lstrip(padding)):
-                break
-            unpacker = unpacker or new_unpacker()
-            try:
-                content = unpacker.decompress(rest)
-            except damage as error:
-                raise TraceError(f"damaged archive: {error}", where=name, todo="get the file again") from None
-            rest = b""
-            if unpacker.eof:
-                rest, unpacker = unpacker.unused_data, None
-            yield content
-    if unpacker:
-        raise TraceError("the archive ends too early", where=name, todo="get the file again")
+    """The contents of the file of these pieces. Raises TraceError for a damaged archive."""
+    try:
+        yield from unpacked(pieces)
+    except ArchiveError as error:
+        raise TraceError(str(error), where=name, todo="get the file again") from None

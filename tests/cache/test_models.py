@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitlab.cache.model import CacheModel, Lease, PoolFullError, Ranks, Served, serve
-from hitlab.cache.paged import BlockPool, PagedCache, block_keys
-from hitlab.cache.radix import Node, RadixCache, RadixTree, common_prefix
+from hitlab.cache.paged import BlockPool, PagedCache
+from hitlab.cache.radix import RadixCache
+from hitlab.cache.radix_tree import RadixTree, TreeNode, common_prefix
 from hitlab.errors import InputError
 from hitlab.tokens import Prompt
 
@@ -256,23 +257,23 @@ def test_a_flood_eats_a_prompt_from_its_tail(ids: Ids) -> None:
 
 def test_finished_blocks_are_reused_tail_first() -> None:
     """3 blocks: request 1, 2, 3, then 9, then 1, 2, 3 finds 2; access order would have evicted 1 and found 0."""
-    pool = BlockPool(num_blocks=4)
+    pool = BlockPool(num_gpu_blocks=4)
     found = []
     for keys in ([1, 2, 3], [9], [1, 2, 3]):
-        blocks = pool.longest_hit(keys)
+        blocks = pool.find_longest_cache_hit(keys)
         found.append(len(blocks))
         pool.touch(blocks)
-        taken = pool.take(len(keys) - len(blocks))
-        pool.name(taken, keys[len(blocks) :])
-        pool.release(blocks + taken)
+        new = pool.get_new_blocks(len(keys) - len(blocks))
+        pool.cache_full_blocks(new, keys[len(blocks) :])
+        pool.free_blocks((blocks + new)[::-1])
     assert found == [0, 0, 2]
 
 
 def test_blocks_behind_a_hole_are_no_hit() -> None:
-    pool = BlockPool(num_blocks=4)
-    pool.name(pool.take(2), [2, 3])
-    assert pool.longest_hit([1, 2, 3]) == []
-    assert len(pool.longest_hit([2, 3])) == 2
+    pool = BlockPool(num_gpu_blocks=4)
+    pool.cache_full_blocks(pool.get_new_blocks(2), [2, 3])
+    assert pool.find_longest_cache_hit([1, 2, 3]) == []
+    assert len(pool.find_longest_cache_hit([2, 3])) == 2
 
 
 def test_one_token_short_costs_a_whole_leaf(ids: Ids) -> None:
@@ -378,11 +379,11 @@ def test_serve_gives_the_room_back_when_decode_fails(ids: Ids) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: PagedCache(num_blocks=0, block_tokens=16),
-        lambda: PagedCache(num_blocks=8, block_tokens=0),
-        lambda: RadixCache(max_total_tokens=-1),
-        lambda: RadixCache(max_total_tokens=100, page_tokens=0),
-        lambda: RadixCache(max_total_tokens=100, page_tokens=16, chunk_tokens=15),
+        lambda: PagedCache(num_gpu_blocks=0, block_tokens=16),
+        lambda: PagedCache(num_gpu_blocks=8, block_tokens=0),
+        lambda: RadixCache(max_total_num_tokens=-1),
+        lambda: RadixCache(max_total_num_tokens=100, page_size=0),
+        lambda: RadixCache(max_total_num_tokens=100, page_size=16, chunked_prefill_size=15),
     ],
 )
 def test_sizes_that_no_server_has_are_refused(make: Callable[[], CacheModel]) -> None:
@@ -391,7 +392,7 @@ def test_sizes_that_no_server_has_are_refused(make: Callable[[], CacheModel]) ->
 
 
 def test_a_chunk_size_of_minus_1_is_sglangs_way_to_say_none(ids: Ids) -> None:
-    model, prompt = RadixCache(ROOM, chunk_tokens=-1), ids(500)
+    model, prompt = RadixCache(ROOM, chunked_prefill_size=-1), ids(500)
     assert hits(model, [prompt, prompt]) == [0, 499]
 
 
@@ -422,32 +423,32 @@ steps = st.lists(
 
 def check_pool(cache: PagedCache) -> None:
     pool = cache.pool
-    in_use = {block for block, users in enumerate(pool._users) if users}
-    assert in_use.isdisjoint(pool._free)
-    assert in_use | set(pool._free) == set(range(1, pool.num_blocks))
-    for key, blocks in pool._blocks_of.items():
+    in_use = {block for block, users in enumerate(pool.ref_cnt) if users}
+    assert in_use.isdisjoint(pool.free_block_queue)
+    assert in_use | set(pool.free_block_queue) == set(range(1, pool.num_gpu_blocks))
+    for key, blocks in pool.cached_block_hash_to_block.items():
         assert len(blocks) == len(set(blocks)) > 0
-        assert all(pool._key_of[block] == key for block in blocks)
-    assert sum(map(len, pool._blocks_of.values())) == len(pool._key_of)
+        assert all(pool.block_hash[block] == key for block in blocks)
+    assert sum(map(len, pool.cached_block_hash_to_block.values())) == len(pool.block_hash)
 
 
 def check_tree(cache: RadixCache) -> None:
     tree, seen, locked = cache.tree, [], 0
-    waiting: list[Node] = [tree._root]
+    waiting: list[TreeNode] = [tree.root_node]
     while waiting:
         node = waiting.pop()
         for (salt, page), child in node.children.items():
             assert child.parent is node
-            assert (child.salt, child.tokens[: cache.page_tokens]) == (salt, page)
-            assert len(child.tokens) % cache.page_tokens == 0 < len(child.tokens)
-            assert node is tree._root or node.locks >= child.locks
+            assert (child.extra_key, child.token_ids[: cache.page_size]) == (salt, page)
+            assert len(child.token_ids) % cache.page_size == 0 < len(child.token_ids)
+            assert node is tree.root_node or node.lock_ref >= child.lock_ref
             seen.append(child)
-            locked += len(child.tokens) if child.locks else 0
+            locked += len(child.token_ids) if child.lock_ref else 0
             waiting.append(child)
-    assert set(seen) == set(tree._recency)
-    assert sum(len(node.tokens) for node in seen) == tree.tokens
-    assert locked == tree.locked_tokens
-    assert cache.free_tokens >= 0
+    assert set(seen) == set(tree.recency)
+    assert sum(len(node.token_ids) for node in seen) == tree.total_size
+    assert locked == tree.protected_size
+    assert cache.available_size >= 0
     assert cache.held_tokens >= 0
 
 
@@ -485,7 +486,7 @@ def run_steps(model: CacheModel, script: list[Any], block_tokens: int, check: Ca
 
 @settings(deadline=None)
 @given(script=steps, block_tokens=block_sizes, capacity_tokens=st.integers(20, 200))
-def test_a_block_is_free_or_in_use_and_known_by_its_key(
+def test_a_block_is_free_or_in_use_and_known_by_its_hash(
     script: list[Any], block_tokens: int, capacity_tokens: int
 ) -> None:
     model = paged(block_tokens, capacity_tokens)
@@ -505,7 +506,7 @@ def test_no_token_is_twice_in_the_tree_or_unaccounted_for(
 ) -> None:
     model = RadixCache(capacity_tokens, block_tokens, chunk_tokens, overlap)
     run_steps(model, script, block_tokens, lambda: check_tree(model))
-    assert (model.held_tokens, model.tree.locked_tokens) == (0, 0)
+    assert (model.held_tokens, model.tree.protected_size) == (0, 0)
 
 
 @settings(deadline=None)
@@ -543,15 +544,15 @@ def test_the_common_prefix_is_what_a_loop_over_tokens_finds(a: list[int], b: lis
     assert common_prefix(tuple(a), tuple(b)) == expected
 
 
-def test_keys_of_different_salts_and_lengths_never_meet(ids: Ids) -> None:
-    tokens = ids(64)
-    keys = [key for salt in (None, "a", "b") for key in block_keys(Prompt(tokens, salt), 16)]
-    assert len(set(keys)) == 12
-    assert block_keys(Prompt(tokens[:63]), 16) == block_keys(Prompt(tokens), 16)[:3]
+def test_block_hashes_of_different_salts_and_lengths_never_meet(ids: Ids) -> None:
+    tokens, cache = ids(64), paged(16)
+    hashes = [each for salt in (None, "a", "b") for each in cache.block_hashes(Prompt(tokens, salt))]
+    assert len(set(hashes)) == 12
+    assert cache.block_hashes(Prompt(tokens[:63])) == cache.block_hashes(Prompt(tokens))[:3]
 
 
 def test_a_tree_of_locked_leaves_has_nothing_to_evict() -> None:
-    tree = RadixTree(page_tokens=1)
-    tree.lock(tree.insert((1, 2, 3)))
+    tree = RadixTree(page_size=1)
+    tree.inc_lock_ref(tree.insert((1, 2, 3)))
     with pytest.raises(LookupError):
-        tree.evict_oldest()
+        tree.evict_leaf()

@@ -171,7 +171,7 @@ def test_bounds_take_in_what_they_say(since: str | None, until: str | None, insi
 
 @pytest.mark.parametrize("text", ["9 pm", "25", "2026-11-29", "21:14:", "1:2"])
 def test_what_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--since"):
+    with pytest.raises(UsageError, match="`since`"):
         Between.parse(text, None)
 
 
@@ -290,7 +290,7 @@ def test_server_without_metrics_is_measured_by_its_log(
 def test_log_of_another_server_leaves_tokens_unaccounted(
     hitlab: Hitlab, no_metrics: tuple[EmulatedServer, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hitlab.measurement.run.SETTLE_S", 0.05)
+    monkeypatch.setattr("hitlab.client.counters.SETTLE_S", 0.05)
     server, _ = no_metrics
     other = tmp_path / "other.log"
     other.write_text(batch_line(1200, 0) + "\n")
@@ -360,7 +360,7 @@ def test_log_that_starts_over_is_a_restart(tmp_path: Path, how: str) -> None:
 
 
 def test_log_that_is_not_there_is_one_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="check --log"):
+    with pytest.raises(InputError, match="check `log`"):
         LogCounters(SGLANG, tmp_path / "none.log")
     with pytest.raises(HitlabError, match="--disable-log-stats"):
         LogCounters(VLLM, tmp_path / "none.log")

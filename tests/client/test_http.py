@@ -138,7 +138,7 @@ def test_vllm_reset_that_is_not_there_names_dev_mode_and_cold_by(server: respx.R
     with pytest.raises(ResetRefusedError) as caught:
         ask(lambda client: client.reset())
     assert "VLLM_SERVER_DEV_MODE=1" in str(caught.value)
-    assert "--cold-by" in str(caught.value)
+    assert "`cold_by`" in str(caught.value)
 
 
 @pytest.mark.parametrize("status", [405, 500])
@@ -180,7 +180,7 @@ def test_admin_key_opens_the_reset_and_api_key_the_rest(server: respx.Router) ->
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_key_is_named_and_never_printed(server: respx.Router, status: int) -> None:
     server.post("/flush_cache").respond(status)
-    with pytest.raises(KeyRefusedError, match="--admin-key-env") as caught:
+    with pytest.raises(KeyRefusedError, match="`admin_key_env`") as caught:
         ask(lambda client: client.reset(), engine="sglang", keys=Keys(api="sesame"))
     assert "sesame" not in str(caught.value)
     assert "sesame" not in repr(Keys(api="sesame"))
@@ -527,7 +527,7 @@ def test_address_given_twice_is_counted_once(server: respx.Router) -> None:
 @pytest.mark.parametrize(("engine", "other"), [("vllm", "sglang"), ("sglang", "vllm")])
 def test_page_of_another_engine_names_it(server: respx.Router, engine: str, other: str) -> None:
     server.get("/metrics").respond(text=f"{other}:prompt_tokens_total 8\n")
-    with pytest.raises(MetricsError, match=f"has {other}: metrics; did you mean --engine {other}"):
+    with pytest.raises(MetricsError, match=f"has {other}: metrics; did you mean `engine` {other}"):
         ask(lambda client: client.scrape(), engine=engine)
 
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from hitlab import families
 from hitlab.errors import UsageError
-from hitlab.experiment.fit import auto_flood_requests, require_fits, warnings
-from hitlab.experiment.plan import Batch, Experiment, build, outline
+from hitlab.experiment.batches import Batch, batches
+from hitlab.experiment.fit import require_fits, warnings, with_auto_flood
+from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import BreakOptions, SharedPrefix
 from hitlab.experiment.steps import Act
 from hitlab.experiment.vocabulary import safe_range
@@ -23,10 +24,9 @@ MODES = families.names("workloads.breaks")
 def planned(experiment: Experiment, ranks: int = 1) -> dict[str, list[Prompt]]:
     """Every batch's prompts by name, as a run would send them."""
     workload = families.workload("shared-prefix").build(experiment.shape, experiment.seed, experiment.vocab_range, 1)
-    steps = outline(families.break_mode(experiment.break_mode), experiment.shape, experiment.options)
     return {
         step.phase.name if step.phase else "flood": list(step.prompts)
-        for step in build(steps, workload, experiment, ranks)
+        for step in batches(plan(experiment, ranks), workload, ranks)
         if isinstance(step, Batch)
     }
 
@@ -122,14 +122,14 @@ def test_fresh_prefixes_replace_every_reset_but_the_first() -> None:
 
 
 def test_vocabulary_too_small_for_the_run_is_said() -> None:
-    with pytest.raises(UsageError, match="--vocab-range"):
+    with pytest.raises(UsageError, match="`vocab_range`"):
         planned(Experiment(SHAPE, "salt", vocab_range=(0, 100)))
 
 
 def test_range_above_the_vocabulary_is_never_sent() -> None:
     with pytest.raises(UsageError, match="last id is 31,999"):
         safe_range((1000, 32_000), 32_000)
-    with pytest.raises(UsageError, match="--vocab-size"):
+    with pytest.raises(UsageError, match="`vocab_tokens`"):
         safe_range((1000, 32_000), None)
     assert safe_range((1000, 32_000), 50_000) == (1000, 32_000)
 
@@ -144,16 +144,15 @@ def test_range_above_the_vocabulary_is_never_sent() -> None:
     ],
 )
 def test_steps_of_each_break_mode_are_the_designs(mode: str, steps: list[str]) -> None:
-    outlined = outline(families.break_mode(mode), SHAPE, BreakOptions())
-    assert [step.value if isinstance(step, Act) else step.phase.name for step in outlined] == steps
+    found = plan(Experiment(SHAPE, mode), 1).steps
+    assert [step.value if isinstance(step, Act) else step.phase.name for step in found] == steps
 
 
 def test_first_request_of_every_group_and_rank_goes_alone() -> None:
     shape = SharedPrefix(64, 100, 20, groups=3)
     experiment = Experiment(shape, concurrency=8)
     workload = families.workload("shared-prefix").build(shape, 0, RANGE, 1)
-    steps = outline(families.break_mode("none"), shape, BreakOptions())
-    warm = list(build(steps, workload, experiment, ranks=2))[-1]
+    warm = list(batches(plan(experiment, 2), workload, ranks=2))[-1]
     assert isinstance(warm, Batch)
     assert (warm.alone, warm.concurrency) == (6, 8)
 
@@ -164,25 +163,28 @@ def test_flood_is_built_one_prompt_at_a_time() -> None:
 
 
 def test_auto_flood_fills_every_ranks_pool() -> None:
-    experiment = Experiment(SHAPE, "capacity")
     for ranks in (1, 2):
-        flood = auto_flood_requests(32_752, ranks, experiment) * experiment.flood_tokens
-        assert flood >= ranks * (32_752 + 1200)
+        flooded = with_auto_flood(Experiment(SHAPE, "capacity"), 32_752, ranks)
+        assert flooded.flood_requests * flooded.flood_tokens >= ranks * (32_752 + 1200)
+
+
+def test_auto_flood_sends_no_prompt_that_the_server_would_refuse() -> None:
+    assert with_auto_flood(Experiment(SHAPE, "capacity"), 3000, 1).flood_tokens == 2999
+    assert with_auto_flood(Experiment(SHAPE, "capacity"), 32_752, 1, max_model_tokens=2048).flood_tokens == 2047
 
 
 def test_flood_too_small_and_pass_too_large_for_the_pool_are_said_before_they_run() -> None:
-    capacity = outline(families.break_mode("capacity"), SHAPE, BreakOptions())
-    small_flood = Experiment(SHAPE, "capacity", flood_requests=7)
-    assert "--flood-requests 10 or auto" in warnings(small_flood, capacity, 32_752, 1)[0]
-    assert warnings(Experiment(SHAPE, "capacity"), capacity, 32_752, 1) == []
-    assert "evicts its own blocks" in warnings(Experiment(SHAPE), capacity, 8_000, 1)[0]
-    assert warnings(small_flood, capacity, None, 1) == []
+    small_flood = plan(Experiment(SHAPE, "capacity", flood_requests=7), 1)
+    assert "`flood_requests` 10 or auto" in warnings(small_flood, 32_752, 1)[0]
+    assert warnings(plan(Experiment(SHAPE, "capacity"), 1), 32_752, 1) == []
+    assert "evicts its own blocks" in warnings(plan(Experiment(SHAPE), 1), 8_000, 1)[0]
+    assert warnings(small_flood, None, 1) == []
 
 
 def test_prompt_longer_than_the_server_takes_is_refused_before_it_is_sent() -> None:
-    steps = outline(families.break_mode("capacity"), SHAPE, BreakOptions())
-    require_fits(Experiment(SHAPE), steps, 4097)
-    with pytest.raises(UsageError, match="--flood-len"):
-        require_fits(Experiment(SHAPE), steps, 4096)
-    with pytest.raises(UsageError, match="--prefix-len plus --suffix-len"):
-        require_fits(Experiment(SHAPE), steps, 1200)
+    flooded = plan(Experiment(SHAPE, "capacity"), 1)
+    require_fits(flooded, 4097)
+    with pytest.raises(UsageError, match="`flood_tokens`"):
+        require_fits(flooded, 4096)
+    with pytest.raises(UsageError, match="`prefix_tokens` plus `suffix_tokens`"):
+        require_fits(flooded, 1200)

@@ -13,6 +13,7 @@ from hitlab.experiment.lab import Lab
 from hitlab.experiment.steps import Break, WorkloadFile
 from hitlab.servers.cpu.recipe import CpuRecipe
 from hitlab.servers.emulated.dialect import EmulatedApi
+from hitlab.simulation.policy import Policy
 from labs import (
     break_staircase,
     capacity_cliff,
@@ -23,6 +24,9 @@ from labs import (
     recovery,
     tenants,
 )
+from policies import _2q, arc, belady, clock, fifo, lfu, lirs, lru, s3fifo, sieve, unbounded
+from policies import sglang as sglang_policy
+from policies import vllm as vllm_policy
 from workloads import generated_shared_prefix, multi_turn, prefix_repetition, shared_prefix
 from workloads import tenants as tenants_workload
 from workloads.breaks import burst, capacity, none, salt, token
@@ -38,6 +42,21 @@ WORKLOADS: list[WorkloadFile] = [
     tenants_workload,
 ]
 BREAKS: list[Break] = [burst, capacity, none, salt, token]
+POLICIES: list[Policy] = [
+    _2q,
+    arc,
+    belady,
+    clock,
+    fifo,
+    lfu,
+    lirs,
+    lru,
+    s3fifo,
+    sglang_policy,
+    sieve,
+    unbounded,
+    vllm_policy,
+]
 LABS: list[Lab] = [
     break_staircase.LAB,
     capacity_cliff.LAB,

@@ -128,7 +128,7 @@ def test_prompts_left_over_from_whole_rounds_are_not_sent() -> None:
 
 @pytest.mark.parametrize("name", ["generated-shared-prefix", "multi-turn"])
 def test_groups_that_can_not_be_alike_are_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="--per-group"):
+    with pytest.raises(UsageError, match="`requests_per_group`"):
         families.workload(name).fit(SharedPrefix(64, 9, 3, 10))
 
 

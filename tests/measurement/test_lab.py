@@ -11,13 +11,14 @@ from helpers import Hitlab, Ran
 from hitlab import families
 from hitlab.client.dialect import Completion, Reply
 from hitlab.client.engine_log import FollowedLog
+from hitlab.client.http import EngineClient
 from hitlab.errors import InputError
 from hitlab.experiment.lab import Lab, Reading, Server, Trial
-from hitlab.experiment.plan import Experiment
+from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import SharedPrefix
-from hitlab.experiment.steps import Send
 from hitlab.measurement import lab as labrun
-from hitlab.measurement import prepare
+from hitlab.measurement.asked import Asked
+from hitlab.measurement.run import Run, prepare_run
 from hitlab.report import lab_plot
 from hitlab.results import store
 from hitlab.results.lab_result import LabResult, rate
@@ -32,8 +33,7 @@ SERVERS = [
 
 
 def lab_of(name: str) -> Lab:
-    lab: Lab = families.lab(name)
-    return lab
+    return families.lab(name)
 
 
 @pytest.fixture
@@ -77,8 +77,7 @@ def test_every_lab_has_trials_for_any_server_and_reads_phases_that_they_have(nam
     trials = lab.trials(server)
     assert any(not trial.dense for trial in trials)
     for trial in [*trials, *(lab.line(server) if lab.line else [])]:
-        _, steps = prepare.outlined(trial.experiment, server.ranks)
-        phases = {step.phase.name for step in steps if isinstance(step, Send)}
+        phases = {phase.name for phase in plan(trial.experiment, server.ranks).phases}
         for reading in trial.readings:
             assert phases & set(reading.phases)
             tally = labrun.closed_form(trial.experiment, reading.phases, server)
@@ -165,7 +164,7 @@ def test_lab_leaves_points_and_both_pictures_and_says_emulated_in_all(run: Hitla
     (png,) = tmp_path.glob("*.png")
     assert png.read_bytes().startswith(b"\x89PNG")
     assert kept(tmp_path).command == "hitlab lab run hit-rate --engine vllm --emulate --quick --seed 5"
-    seeds = [trial.experiment["seed"] for trial in kept(tmp_path).trials]
+    seeds = [trial.experiment.seed for trial in kept(tmp_path).trials]
     assert seeds == [5, 6, 7]
 
 
@@ -196,15 +195,15 @@ def test_error_shows_in_the_table_and_the_status(run: Hitlab) -> None:
 
 
 def test_interrupted_lab_keeps_the_points_it_has(run: Hitlab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measure, calls = prepare.measure, []
+    calls = []
 
-    async def interrupted(*arguments: Any) -> None:
+    async def interrupted(client: EngineClient, asked: Asked, experiment: Experiment) -> Run:
         calls.append(1)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        await measure(*arguments)
+        return await prepare_run(client, asked, experiment)
 
-    monkeypatch.setattr("hitlab.measurement.lab.prepare.measure", interrupted)
+    monkeypatch.setattr("hitlab.measurement.lab.prepare_run", interrupted)
     ran = run("hit-rate", "vllm")
     assert ran.status == 130
     result = kept(tmp_path)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from helpers import Hitlab, Ran
 
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.http import Answer, EngineClient
 from hitlab.errors import InputError
 from hitlab.servers.emulated import server as emulate
@@ -161,7 +162,7 @@ def test_prefix_below_one_block_is_called_so(measure: Hitlab) -> None:
 def test_each_fault_makes_the_run_invalid_and_the_named_check_says_why(
     measure: Hitlab, monkeypatch: pytest.MonkeyPatch, fault: str, name: str, says: str
 ) -> None:
-    monkeypatch.setattr("hitlab.measurement.run.SETTLE_S", 0.2)
+    monkeypatch.setattr("hitlab.client.counters.SETTLE_S", 0.2)
     ran = measure("--engine", "vllm", "--emulate", "--fault", fault, "--json")
     found = document(ran)
     assert (ran.status, found["valid"], found["verdict"]) == (4, False, "cannot tell")
@@ -182,7 +183,7 @@ def test_sglang_faults_are_noticed_too(measure: Hitlab, fault: str) -> None:
 
 
 def test_block_size_the_user_believes_is_not_believed(measure: Hitlab) -> None:
-    with emulate.start("vllm", emulate.settings("vllm", block_tokens=128)) as server:
+    with emulate.start("vllm", emulate.settings("vllm", CacheSizes(block_tokens=128))) as server:
         ran = measure("--engine", "vllm", "--base-url", server.base_url, "--block-size", 16, "--json")
     found = document(ran)
     assert ran.status == 4

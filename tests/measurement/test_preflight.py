@@ -11,6 +11,7 @@ import respx
 from helpers import Hitlab
 
 from hitlab import families
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.http import EngineClient
 from hitlab.measurement.preflight import Finding, measurable, preflight
 from hitlab.servers.emulated import server as emulate
@@ -74,7 +75,7 @@ def test_password_of_the_address_is_not_printed(hitlab: Hitlab) -> None:
 
 
 def test_null_block_is_said_to_be_in_vllms_pool(hitlab: Hitlab) -> None:
-    with emulate.start("vllm", emulate.settings("vllm", capacity_blocks=2048)) as server:
+    with emulate.start("vllm", emulate.settings("vllm", CacheSizes(capacity_blocks=2048))) as server:
         ran = hitlab("preflight", "--engine", "vllm", "--base-url", server.base_url)
     assert "pool: 32,752 tokens a rank, of 2,048 x 16: one block is the null block" in ran.out
     with emulate.start("sglang") as server:

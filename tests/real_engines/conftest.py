@@ -1,13 +1,12 @@
 """Tests here need the engines' environments: they skip without, or make them with HITLAB_INSTALL_ENGINES=1."""
 
 import os
-import sys
 
 import pytest
-from rich.console import Console
 
 from hitlab import families
 from hitlab.servers.cpu.environments import environment
+from hitlab.servers.progress import Silent
 
 # These run inside an engine's own environment, where alone what they import exists.
 collect_ignore = ["drive_sglang.py", "drive_vllm.py"]
@@ -18,5 +17,5 @@ def environments() -> None:
     """Make what is missing, where that was asked for: gigabytes and minutes nobody should be surprised by."""
     if os.environ.get("HITLAB_INSTALL_ENGINES") == "1":
         for name in families.names("engines.cpu"):
-            with environment(families.cpu_recipe(name), Console(file=sys.stderr)):
+            with environment(families.cpu_recipe(name), Silent()):
                 pass

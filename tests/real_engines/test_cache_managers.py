@@ -122,14 +122,14 @@ def vllm_script(number: int) -> tuple[Script, Model]:
     model = PagedCache(num_blocks, block_tokens)
     steps = random_steps(random, block_tokens, model.capacity_tokens)
     settings = {"block_tokens": block_tokens, "num_blocks": num_blocks}
-    return Script(settings, steps), Model(model, lambda: list(model.pool._free))
+    return Script(settings, steps), Model(model, lambda: list(model.pool.free_block_queue))
 
 
 def sglang_script(number: int, core: str) -> tuple[Script, Model]:
     random = Random(number)
     page_tokens, overlap = random.choice([1, 1, 2, 4, 16]), random.random() < 0.8
     capacity_tokens = page_tokens * random.randrange(*((60, 500) if page_tokens == 1 else (12, 80)))
-    model = RadixCache(capacity_tokens, page_tokens, overlap=overlap)
+    model = RadixCache(capacity_tokens, page_tokens, overlap_schedule=overlap)
     steps = random_steps(random, page_tokens, capacity_tokens)
     settings: dict[str, Any] = {
         "core": core,
@@ -140,7 +140,7 @@ def sglang_script(number: int, core: str) -> tuple[Script, Model]:
 
     def state() -> list[int]:
         tree = model.tree
-        return [model.free_tokens, tree.tokens - tree.locked_tokens, tree.locked_tokens]
+        return [model.available_size, tree.evictable_size, tree.protected_size]
 
     return Script(settings, steps), Model(model, state)
 

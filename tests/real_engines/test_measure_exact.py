@@ -5,7 +5,6 @@ pytest -m real_engine                  all block sizes, breaks, boundaries and r
 """
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +12,13 @@ from typing import Any
 
 import pytest
 from helpers import Hitlab
-from rich.console import Console
 
 from hitlab import families
+from hitlab.cache.sizes import CacheSizes
 from hitlab.servers.cpu import server as launch
 from hitlab.servers.cpu.environments import is_installed
 from hitlab.servers.cpu.recipe import ServerOptions
+from hitlab.servers.progress import Silent
 
 pytestmark = pytest.mark.real_engine
 
@@ -49,8 +49,8 @@ def server(engine: str, block_tokens: int, ranks: int = 1) -> Iterator[str]:
     recipe = families.cpu_recipe(engine)
     if not is_installed(recipe):
         pytest.skip(f"no environment for {recipe.title}: hitlab serve --engine {engine} --cpu makes it")
-    options = ServerOptions(block_tokens, POOL_TOKENS // block_tokens, ranks)
-    with launch.running(recipe, options, Console(file=sys.stderr)) as running:
+    sizes = CacheSizes(block_tokens=block_tokens, capacity_blocks=POOL_TOKENS // block_tokens, ranks=ranks)
+    with launch.running(recipe, ServerOptions(sizes), Silent()) as running:
         yield running.base_url
 
 

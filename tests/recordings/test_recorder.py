@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers import Hitlab, Ran
 
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.counters import Counters, wait_for_counters
 from hitlab.errors import UsageError
 from hitlab.recordings.recording import Recording, read_recording
@@ -205,7 +206,7 @@ def test_interrupted_recording_keeps_the_finished_sequences_and_says_so(root: Pa
 
 
 def test_two_ranks_are_refused(hitlab: Hitlab, tmp_path: Path) -> None:
-    with emulate.start("vllm", emulate.settings("vllm", ranks=2)) as server:
+    with emulate.start("vllm", emulate.settings("vllm", CacheSizes(ranks=2))) as server:
         ran = hitlab("record", "--engine", "vllm", "--base-url", server.base_url, "-o", tmp_path / "tape.json")
     assert ran.status == 1
     assert "2 data-parallel ranks" in ran.err

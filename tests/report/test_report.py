@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html import escape
 from html.parser import HTMLParser
 from io import BytesIO
@@ -63,7 +64,7 @@ def nasty(results: Path) -> str:
         notes=[NASTY],
         checks=[Check(name=NASTY, ok=False, detail=NASTY)],
         phases=[msgspec.structs.replace(phase, name=NASTY) for phase in honest.phases],
-        experiment={**honest.experiment, "workload": NASTY, "break_mode": NASTY, "cold_by": NASTY},
+        experiment=replace(honest.experiment, workload=NASTY, break_mode=NASTY, cold_by=NASTY),
     )
     lab = store.load_lab(store.kept_labs(results)[0])
     parts = [msgspec.structs.replace(part, engine=engine) for part in lab.parts]
@@ -202,9 +203,10 @@ def test_failed_write_keeps_the_report_that_was_there(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("hitlab.results.store.os.fsync", full)
-    ran = hitlab("report", results, "-o", file)
+    monkeypatch.setattr("hitlab.files.writing.os.fsync", full)
+    ran = hitlab("report", results, "-o", file, "--force")
     assert (ran.status, file.read_text()) == (1, "before")
+    assert "No space left" in ran.err
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 

@@ -120,7 +120,10 @@ def test_difference_names_what_was_asked_and_each_phases_tokens() -> None:
     asked = FIRST["experiment"] | {"shape": FIRST["experiment"]["shape"] | {"groups": 4}, "workload": "x"}
     phase = FIRST["phases"][0] | {"hit_tokens": 61_504, "prompts_sha256": "cd"}
     found = difference(result(), result(experiment=asked, phases=[phase, phase | {"name": "break"}]))
-    assert [(each.name, each.a, each.b) for each in found.asked] == [("shape.groups", 1, 4), ("workload", None, "x")]
+    assert [(each.name, each.a, each.b) for each in found.asked] == [
+        ("shape.groups", 1, 4),
+        ("workload", "shared-prefix", "x"),
+    ]
     warm, broken = found.phases
     assert warm.a
     assert warm.b
@@ -169,7 +172,7 @@ def test_show_prints_what_measure_printed(hitlab: Hitlab, folder: Path) -> None:
     ran = hitlab("results", "show", "20270101T000001", "--folder", folder)
     assert "EMULATED healthy: 6,944 of 9,600 prompt tokens hit" in ran.out
     shown = json.loads(hitlab("results", "show", folder / "20261129T231024-vllm-none.json", "--json").out)
-    assert shown["phases"][0] == FIRST["phases"][0] | {"overall_hit_rate": None}
+    assert shown["phases"][0] == FIRST["phases"][0] | {"overall_hit_rate": None, "role": "unbroken"}
 
 
 def test_diff_tells_the_tokens_another_block_size_costs(hitlab: Hitlab, folder: Path) -> None:

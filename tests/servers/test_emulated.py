@@ -19,6 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from hitlab import families
+from hitlab.cache.sizes import CacheSizes
 from hitlab.client.dialect import Reply
 from hitlab.client.metrics_page import read_page
 from hitlab.errors import LaunchError, UsageError
@@ -98,7 +99,7 @@ def running(
     name: str, faults: Faults | None = None, blocks: int | None = None, block_tokens: int | None = None, **changes: Any
 ) -> Iterator[Caller]:
     """A server and its client."""
-    config = emulate.settings(name, block_tokens=block_tokens, capacity_blocks=blocks).but(**changes)
+    config = emulate.settings(name, CacheSizes(block_tokens=block_tokens, capacity_blocks=blocks)).but(**changes)
     with emulate.start(name, config, faults) as server:
         caller = Caller(name, server)
         with caller.http:
@@ -636,7 +637,9 @@ def _is_gone(client: httpx.Client) -> bool:
 
 
 def test_a_request_that_the_pool_can_never_hold_is_given_up() -> None:
-    scheduler = Scheduler(emulate.settings("vllm", capacity_blocks=4), Faults(), _dialect("vllm").build_cache)
+    scheduler = Scheduler(
+        emulate.settings("vllm", CacheSizes(capacity_blocks=4)), Faults(), _dialect("vllm").build_cache
+    )
     generation = Generation(Prompt(tuple(range(49))))
     scheduler.submit([generation])
     while scheduler.step():
@@ -996,7 +999,7 @@ def test_a_full_pool_preempts_the_last_request_and_counts_it_once() -> None:
 
 
 def test_a_reset_with_one_busy_rank_empties_none() -> None:
-    config = emulate.settings("vllm", ranks=2)
+    config = emulate.settings("vllm", CacheSizes(ranks=2))
     scheduler = Scheduler(config, Faults(hang_post=2), _dialect("vllm").build_cache)
     prompt = Prompt(tuple(range(100)))
     for _ in range(2):
@@ -1081,7 +1084,7 @@ def test_stopping_cuts_off_a_request_that_hangs(prompts: Prompts) -> None:
 def test_a_port_that_is_taken_is_one_clear_error() -> None:
     with emulate.start("vllm") as server:
         port = int(server.base_url.rpartition(":")[2])
-        with pytest.raises(LaunchError, match=rf"127\.0\.0\.1:{port}: cannot listen .*; choose another --port"):
+        with pytest.raises(LaunchError, match=rf"127\.0\.0\.1:{port}: cannot listen .*; choose another `port`"):
             emulate.start("sglang", port=port)
     gc.collect()
 
@@ -1108,7 +1111,7 @@ def test_ctrl_c_ends_a_served_engine_with_one_word(root: Path) -> None:
 def test_settings_that_no_server_has_are_refused() -> None:
     for sizes in ({"block_tokens": 0}, {"capacity_blocks": 1}, {"ranks": 0}):
         with pytest.raises(UsageError, match=next(iter(sizes))):
-            emulate.settings("vllm", **sizes)
+            emulate.settings("vllm", CacheSizes(**sizes))
     with pytest.raises(UsageError, match="choose from sglang, vllm"):
         emulate.settings("nosuch")
 
@@ -1116,5 +1119,5 @@ def test_settings_that_no_server_has_are_refused() -> None:
 def test_sizes_are_counted_as_the_engines_own_options_count_them() -> None:
     sizes: Sequence[tuple[str, int, int]] = (("vllm", 16, 99 * 16), ("sglang", 16, 100 * 16))
     for name, block_tokens, usable in sizes:
-        config = emulate.settings(name, block_tokens=block_tokens, capacity_blocks=100)
+        config = emulate.settings(name, CacheSizes(block_tokens=block_tokens, capacity_blocks=100))
         assert _dialect(name).build_cache(config).capacity_tokens == usable

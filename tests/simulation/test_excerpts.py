@@ -1,7 +1,7 @@
 """The beginnings of two published traces, read and replayed a second time in plain Python.
 
 What tests of the whole traces hold against published values, these hold in a clone that has only tests/data: the
-right values come from `json`, sets and tests/reference_policies.py, never from the code under test.
+right values come from `json`, sets and tests/simulation/reference_policies.py, never from the code under test.
 """
 
 import gzip
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers import Hitlab
-from reference_policies import REFERENCES, hit_tokens
+from simulation.reference_policies import REFERENCES, hit_tokens
 
 from hitlab import families
 from hitlab.simulation import hit_curve, replay, trace_info

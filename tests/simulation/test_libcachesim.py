@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from reference_policies import hit_tokens
+from simulation.reference_policies import hit_tokens
 
 from hitlab import families
 from hitlab.simulation import replay

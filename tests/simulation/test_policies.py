@@ -1,6 +1,7 @@
 """A contract every file of policies/ keeps, and what each kernel's own check can see."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -8,12 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from reference_policies import REFERENCES, hit_tokens
+from simulation.reference_policies import REFERENCES, hit_tokens
 
 from hitlab import families
 from hitlab.errors import HitlabError, UsageError
 from hitlab.simulation import replay
-from hitlab.simulation.policy import Policy
+from hitlab.simulation.policy import MAX_CAPACITY_BLOCKS, Policy, check, options_of
 from hitlab.traces.trace import Trace
 
 POLICIES = families.names("policies")
@@ -52,10 +53,10 @@ OPTIONS: dict[str, st.SearchStrategy[Any]] = {
 @st.composite
 def caches(draw: st.DrawFn, policy: Policy) -> tuple[int, dict[str, Any]]:
     """A capacity and options that the policy can work with, the smallest that work among them."""
-    options = {name: draw(OPTIONS[name]) for name in replay.options_of(policy)}
+    options = {name: draw(OPTIONS[name]) for name in options_of(policy)}
     capacity = draw(st.integers(1, 30))
     try:
-        replay.check(policy, capacity, options)
+        check(policy, capacity, options)
     except UsageError as error:
         capacity = int(error.todo.split()[-1])
         assume(capacity < 2**20)
@@ -64,7 +65,7 @@ def caches(draw: st.DrawFn, policy: Policy) -> tuple[int, dict[str, Any]]:
 
 def room(policy: Policy, capacity: int) -> int:
     """Blocks that may be resident."""
-    return replay.MAX_CAPACITY_BLOCKS if getattr(policy, "IGNORES_CAPACITY", False) else capacity
+    return capacity if policy.BOUNDED else MAX_CAPACITY_BLOCKS
 
 
 def run(policy: Policy, trace: Trace, capacity: int, **options: Any) -> replay.Replay:
@@ -78,13 +79,13 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 @pytest.fixture(scope="module")
 def reference(policy: Policy) -> Any:
-    return REFERENCES[policy.__file__.rpartition("/")[2].removesuffix(".py").lstrip("_")]
+    return REFERENCES[Path(policy.__file__ or "").stem.lstrip("_")]
 
 
 def test_each_policy_says_what_it_is(policy: Policy) -> None:
     assert policy.__doc__ and policy.VARIANT
-    assert policy.NAME.lower().replace("-", "") in policy.__file__.replace("_", "")
-    assert all(default is not None for default in replay.options_of(policy).values())
+    assert policy.NAME.lower() == Path(policy.__file__ or "").stem.lstrip("_")
+    assert all(default is not None for default in options_of(policy).values())
 
 
 @settings(max_examples=150, deadline=None)
@@ -132,7 +133,7 @@ def test_each_policy_has_a_transcription_and_each_transcription_a_policy() -> No
 
 def test_a_cache_of_any_size_starts_empty_and_is_never_filled_beyond_its_capacity(policy: Policy) -> None:
     once = Trace.of([(4, [block]) for block in range(50)], BLOCK_TOKENS)
-    for capacity in (*range(6, 60), 10**6, replay.MAX_CAPACITY_BLOCKS):
+    for capacity in (*range(6, 60), 10**6, MAX_CAPACITY_BLOCKS):
         result = run(policy, once, capacity)
         assert result.tally.hit_tokens == 0
         assert 0 < result.final_blocks <= min(room(policy, capacity), 50)
@@ -140,7 +141,7 @@ def test_a_cache_of_any_size_starts_empty_and_is_never_filled_beyond_its_capacit
 
 def test_what_always_fits_is_always_hit_again(policy: Policy) -> None:
     twice = Trace.of([(39, list(range(10)))] * 2, BLOCK_TOKENS)
-    whole = 36 if hasattr(policy, "serve") else 39  # engines match whole blocks only
+    whole = 36 if policy.UNIT == "request" else 39  # engines match whole blocks only
     assert run(policy, twice, 1000).hit_tokens.tolist() == [0, whole]
     capped = replay.replay(twice, policy, 1000, engine_cap=True)
     assert capped.hit_tokens.tolist() == [0, 36]
@@ -163,9 +164,9 @@ def test_a_trace_of_nothing_has_no_rate(policy: Policy) -> None:
 
 
 def test_capacities_out_of_range_are_usage_errors(policy: Policy) -> None:
-    for capacity in (-1, 0, replay.MAX_CAPACITY_BLOCKS + 1, 10**400):
+    for capacity in (-1, 0, MAX_CAPACITY_BLOCKS + 1, 10**400):
         with pytest.raises(UsageError, match="a capacity of"):
-            replay.check(policy, capacity)
+            check(policy, capacity)
 
 
 def test_capacities_1_to_9_end_in_a_replay_or_in_the_smallest_that_works(policy: Policy) -> None:
@@ -176,14 +177,14 @@ def test_capacities_1_to_9_end_in_a_replay_or_in_the_smallest_that_works(policy:
         except UsageError as error:
             smallest = int(error.todo.split()[-1])
             assert smallest > capacity
-            replay.check(policy, smallest)
+            check(policy, smallest)
             with pytest.raises(UsageError):
-                replay.check(policy, smallest - 1)
+                check(policy, smallest - 1)
 
 
 def test_an_option_a_policy_does_not_take_is_a_usage_error(policy: Policy) -> None:
     with pytest.raises(UsageError, match=f"{policy.NAME} has no option depth"):
-        replay.check(policy, 1000, {"depth": 1})
+        check(policy, 1000, {"depth": 1})
 
 
 def test_names_are_taken_in_any_case_and_unknown_ones_answered_with_the_known() -> None:
@@ -213,21 +214,21 @@ def test_a_capacity_that_leaves_a_queue_empty_is_answered_with_the_smallest_that
 ) -> None:
     s3fifo = families.policy("s3fifo")
     with pytest.raises(UsageError, match=f"{capacity} blocks leave the {queue} queue empty") as caught:
-        replay.check(s3fifo, capacity, {"small_ratio": small_ratio})
+        check(s3fifo, capacity, {"small_ratio": small_ratio})
     assert caught.value.todo == f"the smallest capacity that works is {smallest}"
-    replay.check(s3fifo, smallest, {"small_ratio": small_ratio})
+    check(s3fifo, smallest, {"small_ratio": small_ratio})
 
 
 @pytest.mark.parametrize("small_ratio", [0, 1, -0.1, 1.5, float("nan"), float("inf")])
 def test_a_small_ratio_out_of_range_is_a_usage_error(small_ratio: float) -> None:
     with pytest.raises(UsageError, match="small ratio"):
-        replay.check(families.policy("s3fifo"), 1000, {"small_ratio": small_ratio})
+        check(families.policy("s3fifo"), 1000, {"small_ratio": small_ratio})
 
 
 def test_a_max_freq_below_0_is_a_usage_error_and_a_huge_one_is_as_good_as_unbounded() -> None:
     s3fifo = families.policy("s3fifo")
     with pytest.raises(UsageError, match="max freq"):
-        replay.check(s3fifo, 1000, {"max_freq": -1})
+        check(s3fifo, 1000, {"max_freq": -1})
     # Small holds 1 block, so 0 goes on to main with 256 uses; main's 5 places are then fought for by 6 blocks.
     blocks = [0] * 257 + [1, 2, 3, 4, 5, 6] * 10 + [0]
     trace = Trace.of([(4, [block]) for block in blocks], BLOCK_TOKENS)
@@ -318,7 +319,7 @@ CORRUPTIONS: dict[str, Sequence[tuple[str, Corrupt]]] = {
     "belady": [
         ("12 blocks are resident, 11 are counted", lambda cache: cache.at.__setitem__(0, 11)),
         ("30 blocks are resident, the capacity is 12", lambda cache: cache.here.fill(True)),
-        ("the marks are not the next uses", lambda cache: cache.due.fill(0)),
+        ("the bits are not the next uses", lambda cache: cache.due.fill(0)),
     ],
     "unbounded": [],
     "vllm": [

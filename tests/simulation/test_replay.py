@@ -11,6 +11,7 @@ from hitlab import families
 from hitlab.cli import _progress, build_app
 from hitlab.errors import HitlabError, InputError, TraceError, UsageError
 from hitlab.simulation import kernels, replay
+from hitlab.simulation.policy import options_of
 from hitlab.traces.reader import read_trace
 from hitlab.traces.trace import Trace
 
@@ -27,11 +28,6 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
         return capsys.readouterr().out
 
     return run
-
-
-@pytest.fixture
-def chats(root: Path) -> Path:
-    return root / "examples" / "chats.jsonl.gz"
 
 
 def write(path: Path, requests: list[dict[str, Any]]) -> Path:
@@ -70,7 +66,7 @@ def mooncake(shared: Path) -> Callable[[str, int], Trace]:
 def test_mooncake_traces_replay_to_the_published_values(data: Path, mooncake: Callable[[str, int], Trace]) -> None:
     for given in json.loads((data / "cases" / "replay_golden.json").read_text()):
         policy = families.policy(given["policy"])
-        options = {name: given[name] for name in replay.options_of(policy)}
+        options = {name: given[name] for name in options_of(policy)}
         trace = mooncake(given["trace"], given["block_size"])
         result = replay.replay(trace, policy, given["cache_capacity_blocks"], options, check_invariants=True)
         assert {
@@ -96,7 +92,7 @@ def test_every_policy_reaches_the_infinite_cache_s_rate_and_no_more(
     for name_of in families.names("policies"):
         policy = families.policy(name_of)
         result = replay.replay(mooncake(name, 512), policy, 10**7)
-        expected = engine_rate if hasattr(policy, "serve") else hit_rate  # engines match whole blocks only
+        expected = engine_rate if policy.UNIT == "request" else hit_rate  # engines match whole blocks only
         assert result.tally.hit_rate == pytest.approx(expected, abs=5e-6)
         capped = replay.replay(mooncake(name, 512), policy, 10**7, engine_cap=True)
         assert capped.tally.hit_rate == pytest.approx(engine_rate, abs=5e-6)
@@ -206,7 +202,7 @@ def test_requests_are_replayed_in_file_order() -> None:
 
 def test_broken_invariants_are_an_error_only_where_they_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     lru = families.policy("lru")
-    monkeypatch.setattr(lru, "faults", lambda state: ["a block twice", "another nowhere"])
+    monkeypatch.setattr(lru, "invariant_violations", lambda state: ["a block twice", "another nowhere"])
     trace = Trace.of([(5, [1])], 5)
     assert replay.replay(trace, lru, 9).final_blocks == 1
     with pytest.raises(HitlabError, match="LRU kernel broke its own rules: a block twice; another nowhere"):
@@ -363,7 +359,7 @@ def test_a_changed_rule_is_compiled_anew(fresh_folders: None, monkeypatch: pytes
     lru = families.policy("lru")
     before = kernels.folder(lru)
     edited = tmp_path / "lru.py"
-    edited.write_text(Path(lru.__file__).read_text() + "# edited\n")
+    edited.write_text(Path(lru.__file__ or "").read_text() + "# edited\n")
     monkeypatch.setattr(lru, "__file__", str(edited))
     kernels.folder.cache_clear()
     after = kernels.folder(lru)
@@ -371,6 +367,19 @@ def test_a_changed_rule_is_compiled_anew(fresh_folders: None, monkeypatch: pytes
     assert after is not None
     assert before != after
     assert {before.parent, after.parent} == {tmp_path / "hitlab" / "kernels"}
+
+
+def test_kernels_are_kept_in_the_cache_directory_or_where_numba_keeps_its_own(
+    fresh_folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fifo = families.policy("fifo")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for chosen, parent in (("", tmp_path / "cache"), (str(tmp_path / "numba"), tmp_path / "numba")):
+        monkeypatch.setenv("NUMBA_CACHE_DIR", chosen)
+        kernels.folder.cache_clear()
+        folder = kernels.folder(fifo)
+        assert folder is not None and folder.is_dir()
+        assert folder.parent == parent / "hitlab" / "kernels"
 
 
 def test_where_no_folder_can_be_made_nothing_is_kept(

@@ -4,17 +4,16 @@ Source: lab page section 5 ("requests overlapped"). Measured: requests that SGLa
 each other; on vLLM at default settings nothing is lost (docs/decisions/0001-measurement-corrects-the-page.md).
 """
 
-from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Act, Send
 
-SUMMARY = "all requests at once from an empty cache, as many as --concurrency"
-SCORED: tuple[str, ...] = ("burst",)
+SUMMARY = "all requests at once from an empty cache, as many as `concurrency`"
 TAKES: tuple[str, ...] = ()
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """Empty it again, and let the first requests overlap; predicted as if they had not."""
+    """Reset, then all requests, which may overlap from the first on; the prediction is that of requests in turn."""
     return [
         Act.RESET,
-        Send(Phase("burst", shape.requests, shape.prefix_tokens, ColdRequests.ALL), first_alone=False),
+        Send(Phase("burst", Role.BROKEN, shape.requests, shape.prefix_tokens, ColdRequests.ALL), first_alone=False),
     ]

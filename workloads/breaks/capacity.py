@@ -4,18 +4,17 @@ Source: lab page section 4.3. Measured: only the first request after the flood m
 one-request probe and never in a whole pass (docs/decisions/0001-measurement-corrects-the-page.md).
 """
 
-from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Act, Send
 
 SUMMARY = "a flood of unique prompts evicts the prefix; the next request brings it back"
-SCORED: tuple[str, ...] = ("evicted", "recovery")
 TAKES: tuple[str, ...] = ()
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """Flood, probe with one request, then the rest."""
+    """A flood, then one request that probes what it left, then the rest of the pass."""
     return [
         Act.FLOOD,
-        Send(Phase("evicted", 1, shape.prefix_tokens, ColdRequests.ONE)),
-        Send(Phase("recovery", shape.requests - 1, shape.prefix_tokens, ColdRequests.REST)),
+        Send(Phase("evicted", Role.PROBE, 1, shape.prefix_tokens, ColdRequests.ONE)),
+        Send(Phase("recovery", Role.RECOVERY, shape.requests - 1, shape.prefix_tokens, ColdRequests.REST)),
     ]

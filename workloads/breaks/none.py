@@ -4,10 +4,9 @@ from hitlab.experiment.shape import BreakOptions, SharedPrefix
 from hitlab.experiment.steps import Act, Send
 
 SUMMARY = "no break: a cold first request, then the rest"
-SCORED: tuple[str, ...] = ("cold", "warm")
 TAKES: tuple[str, ...] = ()
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """Nothing after cold and warm."""
+    """No step follows cold and warm."""
     return []

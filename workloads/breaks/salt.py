@@ -5,17 +5,16 @@ Source: lab page section 4.2 (the salt enters the first block's key, and through
 
 from dataclasses import replace
 
-from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Act, Draw, Send
 from hitlab.tokens import Prompt
 
-SUMMARY = "another cache salt in every request (or, --break-fixed, one same salt in all)"
-SCORED: tuple[str, ...] = ("break",)
+SUMMARY = "another cache salt in every request (or, `break_fixed`, one same salt in all)"
 TAKES: tuple[str, ...] = ("fixed",)
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """From an empty cache, then once more without a reset: a fixed salt is a namespace that warms."""
+    """A salted pass from an empty cache, then another without a reset; one fixed salt warms like any namespace."""
 
     def add_salt(prompt: Prompt, draw: Draw) -> Prompt:
         return replace(prompt, salt=draw.salt())
@@ -23,6 +22,6 @@ def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
     shared_tokens = shape.prefix_tokens if options.fixed else 0
     return [
         Act.RESET,
-        Send(Phase("break", shape.requests, shared_tokens, ColdRequests.ALL), add_salt),
-        Send(Phase("repeat", shape.requests, shared_tokens, ColdRequests.NONE), add_salt),
+        Send(Phase("break", Role.BROKEN, shape.requests, shared_tokens, ColdRequests.ALL), add_salt),
+        Send(Phase("repeat", Role.REPEAT, shape.requests, shared_tokens, ColdRequests.NONE), add_salt),
     ]

@@ -5,17 +5,16 @@ Source: lab page section 4.1 (block hashes are chained).
 
 from dataclasses import replace
 
-from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, SharedPrefix
+from hitlab.experiment.shape import BreakOptions, ColdRequests, Phase, Role, SharedPrefix
 from hitlab.experiment.steps import Act, Draw, Send
 from hitlab.tokens import Prompt
 
-SUMMARY = "another token at --break-at in every request (or, --break-fixed, one same token in all)"
-SCORED: tuple[str, ...] = ("break",)
+SUMMARY = "another token at `break_at` in every request (or, `break_fixed`, one same token in all)"
 TAKES: tuple[str, ...] = ("at", "fixed")
 
 
 def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
-    """From an empty cache, then once more without a reset: only a fixed break recovers."""
+    """A changed pass from an empty cache, then another without a reset; only a fixed change is found again."""
 
     def change_token(prompt: Prompt, draw: Draw) -> Prompt:
         head, old, tail = (
@@ -28,6 +27,6 @@ def steps(shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
     shared_tokens = shape.prefix_tokens if options.fixed else options.at
     return [
         Act.RESET,
-        Send(Phase("break", shape.requests, shared_tokens, ColdRequests.ALL), change_token),
-        Send(Phase("repeat", shape.requests, shared_tokens, ColdRequests.NONE), change_token),
+        Send(Phase("break", Role.BROKEN, shape.requests, shared_tokens, ColdRequests.ALL), change_token),
+        Send(Phase("repeat", Role.REPEAT, shape.requests, shared_tokens, ColdRequests.NONE), change_token),
     ]

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rich.console import Console
-
 from hitlab.errors import LaunchError
 from hitlab.files import cache_dir, os_errors_named, write_whole
 from hitlab.servers.cpu.process_log import Log, last_error_line
-from hitlab.servers.cpu.processes import POLL_SECONDS, Guarded, in_words, progress, say
+from hitlab.servers.cpu.processes import POLL_SECONDS, Guarded, in_words
 from hitlab.servers.cpu.recipe import CpuRecipe
+from hitlab.servers.progress import Progress
 
 _MARKER = "hitlab.json"  # written last: an environment without it is half made
 _NO_NETWORK = re.compile(
@@ -42,43 +41,45 @@ def is_installed(recipe: CpuRecipe) -> bool:
 
 
 @contextmanager
-def environment(recipe: CpuRecipe, console: Console) -> Iterator[Path]:
-    """The recipe's environment, made where it is missing; meanwhile nobody else makes or remakes it.
+def environment(recipe: CpuRecipe, progress: Progress) -> Iterator[Path]:
+    """The recipe's environment, made where it is missing; nobody remakes it before the block ends.
 
     Raises LaunchError, with pip's own last error line, where it cannot be made.
     """
     home = environment_dir(recipe)
     with os_errors_named():
         home.parent.mkdir(parents=True, exist_ok=True)
-        lock = home.with_name(f"{home.name}.lock").open("w")
-    with lock:
-        _hold(lock, fcntl.LOCK_SH, home, console)
-        if not is_installed(recipe):
-            _hold(lock, fcntl.LOCK_EX, home, console)
-            if not is_installed(recipe):  # still: another start may have made it while we waited
+        used = home.with_name(f"{home.name}.lock").open("w")
+        made = home.with_name(f"{home.name}.making.lock").open("w")
+    # Two locks: who looks whether it is there, and makes it, is alone in that; who uses it is not, and keeps away
+    # only those who would remake it. With one, a start that waits to make it would wait for its users to end.
+    with used:
+        with made:
+            _hold(made, fcntl.LOCK_EX, home, progress)
+            if not is_installed(recipe):
+                _hold(used, fcntl.LOCK_EX, home, progress)
                 with os_errors_named():
-                    _make(recipe, home, console)
-            fcntl.flock(lock, fcntl.LOCK_SH)
+                    _make(recipe, home, progress)
+            fcntl.flock(used, fcntl.LOCK_SH)
         yield home
 
 
-def _hold(lock: IO[str], kind: int, home: Path, console: Console) -> None:
+def _hold(lock: IO[str], kind: int, home: Path, progress: Progress) -> None:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        say(console, f"another hitlab is making or using {home}; waiting for it to finish")
+        progress.say(f"another hitlab is making or using {home}; waiting for it to finish")
         fcntl.flock(lock, kind)
 
 
-def _make(recipe: CpuRecipe, home: Path, console: Console) -> None:
+def _make(recipe: CpuRecipe, home: Path, progress: Progress) -> None:
     title = recipe.full_title
     _check_python(recipe)
     if home.exists():
-        say(console, f"{home} is half made or made by another version of hitlab; making it again")
+        progress.say(f"{home} is half made or made by another version of hitlab; making it again")
         shutil.rmtree(home)
     _check_space(recipe, home.parent)
-    say(
-        console,
+    progress.say(
         f"{title} is not installed yet: about {_gb(recipe.download_mb)} to download and "
         f"{_gb(recipe.installed_mb)} on disk in {home}, once; it takes a few minutes",
     )
@@ -88,7 +89,7 @@ def _make(recipe: CpuRecipe, home: Path, console: Console) -> None:
         scratch = home / "tmp"
         scratch.mkdir(parents=True)
         for number, (what, command) in enumerate(steps, start=1):
-            with progress(console, f"{title}, step {number} of {len(steps)}: {what}") as detail:
+            with progress.step(f"{title}, step {number} of {len(steps)}: {what}") as detail:
                 _run(what, command, scratch, log, detail)
         shutil.rmtree(scratch)
         site_packages = next((home / "lib").glob("python3.*/site-packages"))

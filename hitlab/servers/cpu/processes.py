@@ -1,18 +1,12 @@
-"""Processes of our own, which never outlive us, and what the user sees while they work."""
+"""Processes of our own, which never outlive us."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Column
 
 from hitlab.servers.cpu import guard
 from hitlab.servers.cpu.process_log import Log
@@ -70,25 +64,3 @@ def in_words(status: int) -> str:
     if number == signal.SIGKILL:
         return "killed by signal 9, perhaps for lack of memory"
     return f"killed by signal {number}" if number > 0 else f"exit status {status}"
-
-
-@contextmanager
-def progress(console: Console, what: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being done, for how long, and a detail; afterwards (or on a plain stream) one line."""
-    began = time.monotonic()
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[detail]}", style="dim", markup=False, table_column=Column(no_wrap=True, ratio=1)),
-    )
-    shown = console.is_terminal
-    with Progress(*columns, console=console, transient=True, expand=True, disable=not shown) as bar:
-        task = bar.add_task(what, total=None, detail="")
-        yield lambda detail: bar.update(task, detail=detail)
-    say(console, f"{what}: {time.monotonic() - began:.0f} s")
-
-
-def say(console: Console, text: str) -> None:
-    """Print a line as it is: paths have brackets, and are to be copied whole."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)

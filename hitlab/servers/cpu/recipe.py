@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from hitlab.cache.sizes import UNKNOWN, CacheSizes
 from hitlab.errors import UsageError
 
 # A model that answers at once and needs no weights (the engines draw them at random) and no tokenizer.
@@ -38,11 +39,9 @@ class PipStep:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What the user asks of a server. None is the recipe's own default; port 0 is any free one."""
+    """What the user asks of a server. Sizes left open are the recipe's own; port 0 is any free one."""
 
-    block_tokens: int | None = None
-    capacity_blocks: int | None = None  # of each rank
-    ranks: int = 1
+    sizes: CacheSizes = UNKNOWN
     port: int = 0
     extra_args: tuple[str, ...] = ()
 
@@ -115,33 +114,35 @@ class CpuRecipe:
 
     def spec(self, options: ServerOptions, model_dir: str, cpus: tuple[int, ...]) -> ServerSpec:
         """The options with the recipe's defaults filled in. Raises UsageError for what this engine refuses."""
-        block_tokens = self.block_tokens if options.block_tokens is None else options.block_tokens
-        self._check(options, block_tokens)
-        return ServerSpec(
+        block_tokens, capacity_blocks, ranks = options.sizes.filled(self.block_tokens, self.capacity_tokens)
+        spec = ServerSpec(
             model_dir=model_dir,
             port=options.port,
             block_tokens=block_tokens,
-            capacity_blocks=options.capacity_blocks or max(2, self.capacity_tokens // block_tokens),
-            ranks=options.ranks,
+            capacity_blocks=capacity_blocks,
+            ranks=ranks,
             extra_args=options.extra_args,
             cpus=cpus,
         )
+        self._check(spec)
+        return spec
 
-    def _check(self, options: ServerOptions, block_tokens: int) -> None:
+    def _check(self, spec: ServerSpec) -> None:
+        block_tokens = spec.block_tokens
         if block_tokens < 1 or block_tokens % self.block_multiple:
             multiples = ", ".join(str(self.block_multiple * factor) for factor in (1, 2, 3, 4))
             raise UsageError(
                 f"{self.title} on the CPU has no blocks of {block_tokens} tokens",
-                todo=f"--block-size must be a multiple of {self.block_multiple}: {multiples}, ...",
+                todo=f"`block_tokens` must be a multiple of {self.block_multiple}: {multiples}, ...",
             )
         for flag, value, least in (
-            ("--capacity-blocks", options.capacity_blocks, 2),
-            ("--dp", options.ranks, 1),
-            ("--port", options.port, 0),
+            ("`capacity_blocks`", spec.capacity_blocks, 2),
+            ("`ranks`", spec.ranks, 1),
+            ("`port`", spec.port, 0),
         ):
-            if value is not None and value < least:
+            if value < least:
                 raise UsageError(f"{flag} is {value}", todo=f"it must be at least {least}")
-        for argument in options.extra_args:
+        for argument in spec.extra_args:
             flag = argument.partition("=")[0]
             if flag in self.owned_args:
                 raise UsageError(f"{flag} among the engine's arguments", todo="use hitlab's own option for it")

@@ -1,6 +1,6 @@
 """Real engines on a CPU: makes an engine's environment once, starts its server, waits for it, stops all of it.
 
-    with running(recipe, ServerOptions(block_tokens=32), console) as server:
+    with running(recipe, ServerOptions(CacheSizes(block_tokens=32)), Silent()) as server:
         measure(server.base_url)
 
 Everything lies under $XDG_CACHE_HOME/hitlab (~/.cache/hitlab): envs/, models/, logs/. pip takes its packages
@@ -19,18 +19,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import httpx
-from rich.console import Console
 
 from hitlab.errors import LaunchError, ServerError
 from hitlab.files import cache_dir, os_errors_named, write_whole
 from hitlab.servers.cpu.environments import environment, environment_dir, is_installed
 from hitlab.servers.cpu.process_log import Log
-from hitlab.servers.cpu.processes import POLL_SECONDS, Guarded, in_words, progress
+from hitlab.servers.cpu.processes import POLL_SECONDS, Guarded, in_words
 from hitlab.servers.cpu.recipe import TINY_MODEL, CpuRecipe, ServerOptions, ServerSpec
+from hitlab.servers.progress import Progress
 
 __all__ = ["Server", "environment", "environment_dir", "is_installed", "running"]
 
 HOST = "127.0.0.1"
+DYING_SECONDS = 2.0  # that a server under way to its end is given when a request to it has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,10 @@ class Server:
 
 
 @contextmanager
-def running(recipe: CpuRecipe, options: ServerOptions, console: Console) -> Iterator[Server]:
+def running(recipe: CpuRecipe, options: ServerOptions, progress: Progress) -> Iterator[Server]:
     """A server, ready, its counters untouched; on leaving, whatever the reason, all its processes end.
 
-    Makes the environment first where it is missing; `console` gets the warning about its size and the progress.
+    Makes the environment first where it is missing; `progress` gets the warning about its size and the progress.
     Raises UsageError for options the engine refuses, LaunchError for everything that can go wrong before the
     server is ready, and LaunchError in place of a ServerError out of the body when the server has died.
     """
@@ -69,7 +70,7 @@ def running(recipe: CpuRecipe, options: ServerOptions, console: Console) -> Iter
     model_dir = cache_dir() / "models" / "tiny-llama"
     spec = recipe.spec(options, str(model_dir), cpus)
     _free_port(spec.port)  # better to hear it now than after a long installation
-    with environment(recipe, console) as home, ExitStack() as started:
+    with environment(recipe, progress) as home, ExitStack() as started:
         with os_errors_named():
             write_whole(model_dir / "config.json", json.dumps(TINY_MODEL, indent=1))
             log = Log(recipe.name)
@@ -77,12 +78,12 @@ def running(recipe: CpuRecipe, options: ServerOptions, console: Console) -> Iter
             # `python -m` looks for packages in the working directory first; there are none beside a model.
             process = started.enter_context(Guarded(*_command(recipe, spec, home), log, cwd=model_dir))
             base_url = f"http://{HOST}:{spec.port}"
-            _wait_until_ready(process, base_url, log, recipe, console)
+            _wait_until_ready(process, base_url, log, recipe, progress)
             server = Server(base_url, recipe.full_title, log, process, log.size)
         try:
             yield server
         except ServerError as error:
-            if reason := server.death(wait_seconds=2.0):
+            if reason := server.death(DYING_SECONDS):
                 raise LaunchError(reason) from error
             raise
 
@@ -93,12 +94,12 @@ def _command(recipe: CpuRecipe, spec: ServerSpec, home: Path) -> tuple[list[str]
     return [str(home / "bin" / program), *arguments], {"PATH": path, **recipe.environment(spec)}
 
 
-def _wait_until_ready(process: Guarded, base_url: str, log: Log, recipe: CpuRecipe, console: Console) -> None:
+def _wait_until_ready(process: Guarded, base_url: str, log: Log, recipe: CpuRecipe, progress: Progress) -> None:
     deadline = time.monotonic() + recipe.ready_seconds
     title = recipe.full_title
     # No proxy from the environment: the server is on this machine.
     with (
-        progress(console, f"starting {title}") as detail,
+        progress.step(f"starting {title}") as detail,
         httpx.Client(trust_env=False, timeout=5.0) as client,
     ):
         while True:
@@ -124,5 +125,5 @@ def _free_port(wanted: int) -> int:
         raise LaunchError(
             f"port {wanted} cannot be used: {getattr(error, 'strerror', None) or error}",
             where=HOST,
-            todo="choose another with --port, or 0 for any free one",
+            todo="choose another with `port`, or 0 for any free one",
         ) from None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from hitlab.cache.model import CacheModel, Lease, PoolFullError
-from hitlab.cache.radix import common_prefix
+from hitlab.cache.radix_tree import common_prefix
 from hitlab.servers.emulated.config import EmulatedConfig, EngineDiedError, Faults, PostFailedError
 from hitlab.tokens import Prompt
 

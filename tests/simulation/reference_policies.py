@@ -336,17 +336,17 @@ class Vllm:
         self.pool = BlockPool(capacity + 1)  # and the null block
 
     def __len__(self) -> int:
-        return self.pool.resident_blocks
+        return self.pool.cached_blocks
 
     def serve(self, prompt_tokens: int, hash_ids: Sequence[Hashable], block_tokens: int) -> int:
         needed = -(-prompt_tokens // block_tokens)
         if needed > self.capacity:
             return 0
-        hits = self.pool.longest_hit(hash_ids[: max(0, prompt_tokens - 1) // block_tokens])
+        hits = self.pool.find_longest_cache_hit(hash_ids[: max(0, prompt_tokens - 1) // block_tokens])
         self.pool.touch(hits)
-        taken = self.pool.take(needed - len(hits))
-        self.pool.name(taken, hash_ids[len(hits) : prompt_tokens // block_tokens])
-        self.pool.release(hits + taken)
+        new = self.pool.get_new_blocks(needed - len(hits))
+        self.pool.cache_full_blocks(new, hash_ids[len(hits) : prompt_tokens // block_tokens])
+        self.pool.free_blocks((hits + new)[::-1])
         return len(hits)
 
 
