@@ -1,4 +1,4 @@
-"""A trace of requests as arrays, and the rules a row must keep. Reading files is hitlab.traces' job."""
+"""A trace of requests as arrays, and the rules that each request must keep. reader.py reads traces from files."""
 
 import math
 from array import array
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hitlab.errors import TraceError, UsageError
 
-MAX_TOKENS = 2**31 - 1  # of a request or a block; k*B then never leaves 64 bits
+MAX_TOKENS = 2**31 - 1  # of a request or a block, so that a product of two stays within 64 bits
 
 MAX_REFERENCES = 2**31 - 1  # queue cursors have 32 bits and move at most twice a reference
 
@@ -32,7 +32,7 @@ class Trace:
     distinct_blocks: int
     skipped_rows: int = 0
     first_skipped: str = ""  # where the first row left out was, and why
-    arrival_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [requests], NaN where not said
+    arrival_s: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))  # [requests], NaN if unknown
 
     def __post_init__(self) -> None:
         for column in (self.blocks, self.starts, self.prompt_tokens, self.arrival_s):
@@ -40,13 +40,12 @@ class Trace:
 
     @property
     def requests(self) -> int:
-        """Number of requests."""
         return self.prompt_tokens.size
 
     def countable_tokens(self, engine_cap: bool = False) -> NDArray[np.int64]:
-        """Tokens of each request that a hit can count: all L of them, or what engines can reuse at most.
+        """The most tokens of each request that can be hits: all L, or with `engine_cap` those that engines can reuse.
 
-        Those match whole blocks only and compute the last token in any case: floor((L-1)/B)*B.
+        Engines match whole blocks only and always compute the last token: floor((L-1)/B)*B.
 
         >>> trace = Trace.of([(29, [1, 2]), (32, [1, 3]), (0, [])], 16)
         >>> trace.countable_tokens().tolist(), trace.countable_tokens(engine_cap=True).tolist()
@@ -72,13 +71,13 @@ class Trace:
 
 
 def check_prompt(prompt_tokens: int) -> None:
-    """Raise TraceError for a number of tokens that no request has."""
+    """Raise TraceError for a number of prompt tokens below 0 or above MAX_TOKENS."""
     if not 0 <= prompt_tokens <= MAX_TOKENS:
         raise TraceError(f"{prompt_tokens} prompt tokens", todo=f"a request has 0 to {MAX_TOKENS}")
 
 
 class TraceBuilder:
-    """Takes rows one by one and keeps 8 bytes a block reference of them, no Python objects.
+    """Collects requests one by one into a trace, in 8 bytes a block reference and no Python objects.
 
     Ids are opaque. Integers of 64 bits are kept as they are; the rest (strings, longer integers) are numbered
     in a dictionary, and their places remembered, so that 1, "1" and 2**64 + 1 stay three ids.
@@ -112,7 +111,7 @@ class TraceBuilder:
         try:
             self._keys.extend(hash_ids)  # type: ignore[arg-type]
         except (TypeError, OverflowError):
-            del self._keys[self._starts[-1] :]  # what was taken before the first that is no 64-bit integer
+            del self._keys[self._starts[-1] :]  # those before the first that is no 64-bit integer
             for hash_id in hash_ids:
                 self._add_one(hash_id)
         self._starts.append(len(self._keys))
@@ -160,7 +159,7 @@ class TraceBuilder:
 
 
 def intern(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """Number ids from 0 up, equal for equal ids; and how many distinct ones there are.
+    """Numbers from 0 up in place of ids, equal for equal ids; and how many distinct ids there are.
 
     >>> intern(np.array([7, 9, 7, 8]))[0].tolist(), intern(np.array([-5, 2**62, -5]))[0].tolist()
     ([0, 2, 0, 1], [0, 1, 0])
@@ -171,7 +170,7 @@ def intern(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
     span = int(ids.max()) - lowest + 1
     if span <= min(
         2 * ids.size, MAX_REFERENCES
-    ):  # counted from somewhere, like Mooncake's: a table of all values is small
+    ):  # ids that were counted up, as in Mooncake's traces: a table of all values is small
         offsets = (ids - lowest).astype(np.int32)
         used = np.zeros(span, np.bool_)
         used[offsets] = True
@@ -193,7 +192,7 @@ def intern(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
 
 
 def fitting_block_tokens(prompt_tokens: int, listed_blocks: int) -> tuple[range, range]:
-    """Block sizes at which that many blocks are all of the request's, and at which they are its full ones.
+    """Block sizes at which a request has that many blocks, and at which it has that many full blocks.
 
     >>> fitting_block_tokens(300, 2)
     (range(150, 300), range(101, 151))
@@ -222,7 +221,7 @@ def _misfit(prompt_tokens: int, listed_blocks: int, block_tokens: int) -> TraceE
         return TraceError(what, todo="no block size fits: correct the row")
     powers = [1 << (sizes[0] - 1).bit_length() for sizes in (every, full) if sizes]
     likely = [power for power in powers if power in every or power in full]
-    hint = f"try --block-size {likely[0]}; " if likely else ""
+    hint = f"try `block_tokens` {likely[0]}; " if likely else ""
     return TraceError(what, todo=f"{hint}block sizes that fit: {', or '.join(fits)}")
 
 
