@@ -1,4 +1,6 @@
-"""SGLang: the /generate dialect, its token counters by version, its radix cache.
+"""SGLang: its requests and replies (/generate), its token counters by version, its radix cache.
+
+The functions are those of hitlab.client.dialect.EngineApi; their docstrings say what is special to SGLang.
 
 Measured on 0.5.23 and 0.5.5 (docs/engine-notes.md).
 """
@@ -66,7 +68,7 @@ class _Info(msgspec.Struct):
 
 
 def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
-    """`/generate` takes no model name; `cache_salt` isolates from 0.5.18 on."""
+    """A POST to /generate. It takes no model name; a `cache_salt` isolates from 0.5.18 on."""
     body: dict[str, Any] = {
         "input_ids": prompt.tokens,
         "sampling_params": {"max_new_tokens": max_tokens, "temperature": 0},
@@ -77,7 +79,7 @@ def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpReques
 
 
 def read_completion(reply: Reply) -> Completion:
-    """`meta_info` comes with every response."""
+    """The counts are in `meta_info`, which comes with every response."""
     generated = reply.read(_Generated, TITLE)
     meta = generated.meta_info
     if meta is None:
@@ -91,7 +93,7 @@ def read_completion(reply: Reply) -> Completion:
 
 
 def completions(prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
-    """A list of lists of ids."""
+    """A POST to /generate with a list of lists of token ids."""
     sampling = {"max_new_tokens": 1, "temperature": 0}
     return HttpRequest(
         "POST", "/generate", {"input_ids": [prompt.tokens for prompt in prompts], "sampling_params": sampling}
@@ -99,7 +101,7 @@ def completions(prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
 
 
 def read_completions(reply: Reply) -> Completion:
-    """One document a prompt, each with its own counts."""
+    """The reply has a document for each prompt, with its own counts, which are added up."""
     metas = [generated.meta_info for generated in reply.read(tuple[_Generated, ...], TITLE)]
     if not any(metas):
         raise RequestRefusedError(f"an answer without a completion: {reply.says}")
@@ -110,19 +112,19 @@ def read_completions(reply: Reply) -> Completion:
 
 
 def reset() -> HttpRequest:
-    """With a timeout the server waits until it is idle; 0.5.5 ignores it."""
+    """A POST to /flush_cache. The server waits up to 5 s until it is idle; 0.5.5 ignores the timeout."""
     return HttpRequest("POST", "/flush_cache?timeout=5")
 
 
 def read_reset(reply: Reply) -> ResetOutcome:
-    """The status alone counts: a refusal of 0.5.5 says "Cache flushed." in its body."""
+    """Only the status says whether it was done: a refusal of 0.5.5 says "Cache flushed." in its body."""
     if reply.status == 200:
         return ResetOutcome(True, "the server answered 200")
     return ResetOutcome(False, f"the server answered {reply.status}: {reply.says}", retry=reply.status == 400)
 
 
 def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
-    """From /server_info, whose page size is the effective one; the pool of one rank from the metrics."""
+    """Facts from /server_info, whose page size is the effective one; the pool of one rank from the metrics."""
     said = [replies[path].read(_Info, TITLE) for path in FACT_PATHS[0] if path in replies]
     info = said[0] if said else _Info()
     block_tokens = info.page_size or _gauge(page, "sglang:page_size")
@@ -155,7 +157,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
 
 
 def read_counters(page: Page, model: str | None) -> Counters:
-    """Summed over dp_rank; of tp, pp and expert ranks, which repeat each other, one.
+    """Counters summed over data-parallel ranks; of tensor, pipeline and expert ranks, which repeat each other, one.
 
     An empty page is a server before its first token. Hit modes appear with their first token.
     """
@@ -196,7 +198,7 @@ _RETRACT = re.compile(r"#retracted_reqs: (\d+)")
 
 
 def read_log_line(line: str) -> LogEntry | None:
-    """A prefill batch: tokens computed and tokens found, together what was looked up. Or a retraction.
+    """A line of a prefill batch, with tokens computed and found (together those looked up), or of a retraction.
 
     A prompt's later chunks are batches of new tokens alone. Tensor and pipeline ranks repeat each other.
     """
@@ -216,7 +218,7 @@ def read_log_line(line: str) -> LogEntry | None:
 
 
 def cache_model(facts: ServerFacts) -> CacheModel:
-    """One radix cache a rank."""
+    """A RadixCache for each data-parallel rank."""
     assert facts.block_tokens is not None and facts.capacity_tokens is not None
     return Ranks(
         RadixCache(
@@ -230,7 +232,7 @@ def cache_model(facts: ServerFacts) -> CacheModel:
 
 
 def recording_sizes(facts: ServerFacts) -> Mapping[str, Any]:
-    """What decides which leaf goes when: sizes and how the scheduler works."""
+    """The sizes of the cache, and what else decides which leaf is evicted when."""
     return {
         "page_size": facts.block_tokens,
         "capacity_tokens": facts.capacity_tokens,
@@ -261,6 +263,6 @@ def _gauge(page: Page | None, name: str) -> int | None:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """None when one of them is."""
+    """The sum; None when one of the counts is None."""
     known = list(counts)
     return None if None in known else sum(filter(None, known))

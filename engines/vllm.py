@@ -1,4 +1,6 @@
-"""vLLM: the OpenAI-style completions dialect, its prefix-cache counters, its paged cache.
+"""vLLM: its requests and replies (/v1/completions), its prefix-cache counters, its paged cache.
+
+The functions are those of hitlab.client.dialect.EngineApi; their docstrings say what is special to vLLM.
 
 Measured on 0.32.0 (docs/engine-notes.md); names of older versions from public reports.
 """
@@ -69,7 +71,7 @@ class _Models(msgspec.Struct):
 
 
 def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
-    """Never logprobs, echo or n > 1: they skip the lookup or count twice."""
+    """A POST to /v1/completions, never with logprobs, echo or n > 1, which skip the lookup or count twice."""
     body = {"model": model, "prompt": prompt.tokens, "max_tokens": max_tokens, "temperature": 0}
     if prompt.salt is not None:
         body["cache_salt"] = prompt.salt
@@ -79,7 +81,7 @@ def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpReques
 
 
 def read_completion(reply: Reply) -> Completion:
-    """An output token without text is as good as any; `prompt_tokens_details` may be missing or null."""
+    """Read ids and `usage`; the text may be empty, `prompt_tokens_details` missing or null."""
     completed = reply.read(_Completed, TITLE)
     if completed.usage is None or not completed.choices:
         raise RequestRefusedError(f"an answer without a completion: {reply.says}")
@@ -93,13 +95,13 @@ def read_completion(reply: Reply) -> Completion:
 
 
 def completions(prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
-    """A list of lists of ids."""
+    """A POST to /v1/completions with a list of lists of token ids."""
     body = {"model": model, "prompt": [prompt.tokens for prompt in prompts], "max_tokens": 1, "temperature": 0}
     return HttpRequest("POST", "/v1/completions", body)
 
 
 def read_completions(reply: Reply) -> Completion:
-    """`cached_tokens` is the last prompt's alone, so the sum is not known."""
+    """Read `usage`, whose `cached_tokens` are those of the last prompt alone, so that their sum is unknown."""
     usage = reply.read(_Completed, TITLE).usage
     if usage is None:
         raise RequestRefusedError(f"an answer without a completion: {reply.says}")
@@ -107,12 +109,12 @@ def read_completions(reply: Reply) -> Completion:
 
 
 def reset() -> HttpRequest:
-    """Servers without an offload tier, and older ones, ignore the parameter."""
+    """A POST to /reset_prefix_cache. Older servers, and those without an offload tier, ignore the parameter."""
     return HttpRequest("POST", "/reset_prefix_cache?reset_external=true")
 
 
 def read_reset(reply: Reply) -> ResetOutcome:
-    """200 from vLLM itself; the body says whether it happened, except before 0.26, where it is empty."""
+    """vLLM answers 200; the body says whether it was done, except before 0.26, where the body is empty."""
     if reply.status != 200:
         return ResetOutcome(False, f"the server answered {reply.status}: {reply.says}")
     success = reply.read(_Reset, TITLE).success if reply.body.strip() else None
@@ -124,7 +126,7 @@ def read_reset(reply: Reply) -> ResetOutcome:
 
 
 def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
-    """Block size, pool and caching from the labels of cache_config_info, which are the effective values."""
+    """Facts: block size, pool and caching from the labels of cache_config_info, which are the effective values."""
     version = replies["/version"].read(_Version, TITLE).version if "/version" in replies else None
     models = replies["/v1/models"].read(_Models, TITLE).data if "/v1/models" in replies else None
     model = models[0] if models else _Model()
@@ -160,7 +162,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
 
 
 def read_counters(page: Page, model: str | None) -> Counters:
-    """Summed over `engine`, of one model where the page has several."""
+    """Counters summed over the label `engine` (ranks), of one model where the page has several."""
     only = {"model_name": model} if model and _model_names(page) - {model} else {}
     for family in _PAIRS:
         names = [f"{family}_queries_total", f"{family}_hits_total"]
@@ -190,7 +192,7 @@ _LOGGED_RATE = re.compile(r"\bPrefix cache hit rate: (?:GPU: )?([\d.]+)%(?:, CPU
 
 
 def read_log_line(line: str) -> LogEntry | None:
-    """The window line, every 10 s: the rate restarts with a reset, and is not printed with caching off."""
+    """The line of every 10 s with a hit rate, which restarts with a reset and is not printed with caching off."""
     rate = _LOGGED_RATE.search(line)
     if not rate:
         return None
@@ -203,14 +205,14 @@ def read_log_line(line: str) -> LogEntry | None:
 
 
 def cache_model(facts: ServerFacts) -> CacheModel:
-    """One paged cache a rank; `capacity_tokens` is without the null block."""
+    """A PagedCache for each data-parallel rank, with a null block beside its `capacity_tokens`."""
     assert facts.block_tokens is not None and facts.capacity_tokens is not None
     num_blocks = facts.capacity_tokens // facts.block_tokens + 1
     return Ranks(PagedCache(num_blocks, facts.block_tokens) for _ in range(facts.ranks))
 
 
 def recording_sizes(facts: ServerFacts) -> Mapping[str, Any]:
-    """The null block counts among num_gpu_blocks."""
+    """The block size, and num_gpu_blocks, which counts the null block too."""
     return {"block_size": facts.block_tokens, "num_gpu_blocks": facts.capacity_blocks}
 
 
@@ -228,7 +230,7 @@ def _held_tokens(blocks: int, block_tokens: int) -> int:
 
 
 def _number(labels: Mapping[str, str], *names: str) -> int | None:
-    """The first of these labels that is a size: 0, "None" and what no integer looks like are not."""
+    """The first of these labels that is an integer above 0; None where none is."""
     numbers = (re.fullmatch(r"0*([1-9][0-9]{0,14})", labels.get(name, "")) for name in names)
     return next((int(number[1]) for number in numbers if number), None)
 

@@ -12,7 +12,7 @@ HitlabError
 │   ├── CountersFellError   counters are lower than they were
 │   └── RequestRefusedError a completion came back with an error status
 ├── LaunchError         a server of our own could not be started
-└── InterruptedRunError stopped by Ctrl-C (exit status 130)
+└── InterruptedRunError stopped by Ctrl-C, SIGTERM or SIGHUP (exit status 130, 143, 129)
 
 A disagreement between measurement and prediction is a result, not an error.
 """
@@ -81,6 +81,6 @@ class LaunchError(HitlabError):
 
 
 class InterruptedRunError(HitlabError):
-    """Stopped by Ctrl-C; what was measured is kept."""
+    """Stopped by Ctrl-C or another signal, whose exit status it gets; what was measured is kept."""
 
     exit_status = 130

@@ -6,7 +6,7 @@ scheduler admits a second prefill batch before the first is stored, and it refus
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -14,9 +14,10 @@ from prometheus_client.core import Metric
 
 from hitlab.cache.model import CacheModel
 from hitlab.cache.radix import RadixCache
+from hitlab.servers.emulated import exposition as expose
 from hitlab.servers.emulated.config import EmulatedConfig, EngineDiedError
 from hitlab.servers.emulated.dialect import Call, Handler, Host, Response, json_response
-from hitlab.servers.emulated.exposition import counter, gauge, histogram, metrics_response
+from hitlab.servers.emulated.requests import RefusedError, TokenIds, models_response, read_prompts
 from hitlab.servers.emulated.scheduler import Generation, RankCounters
 from hitlab.tokens import Prompt
 
@@ -30,12 +31,12 @@ _LENGTH_BOUNDS = (
 
 
 def build_cache(config: EmulatedConfig) -> CacheModel:
-    """The radix tree."""
+    """A RadixCache with the pool of one rank."""
     return RadixCache(_pool_tokens(config), config.block_tokens, config.chunked_prefill_tokens, config.overlap_schedule)
 
 
 def batch_tokens(config: EmulatedConfig) -> int | None:
-    """A prompt is stored after its prefill, so requests of one batch miss each other's."""
+    """Tokens of a chunked prefill; a prompt is stored after its prefill, so requests of one batch do not find it."""
     return config.chunked_prefill_tokens
 
 
@@ -45,14 +46,14 @@ def warm_up(config: EmulatedConfig) -> list[Generation]:
 
 
 def key_for(method: str, path: str, config: EmulatedConfig) -> str | None:
-    """Health and metrics are open; a flush takes the admin key where there is one, and no other."""
+    """The key for a call: health and metrics need none, a flush the admin key where there is one, else the API key."""
     if path.startswith(("/health", "/metrics")):
         return None
     return (config.admin_key or config.api_key) if path == "/flush_cache" else config.api_key
 
 
 def routes(config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
-    """Without --enable-metrics there is no /metrics; old versions know the old names only."""
+    """Handlers by path and method. /metrics needs --enable-metrics; old versions know only the old paths."""
     known: dict[str, Mapping[str, Handler]] = {
         "/generate": {"POST": _generate, "PUT": _generate},
         "/flush_cache": {"GET": _flush_cache, "POST": _flush_cache},
@@ -70,7 +71,7 @@ def routes(config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
 
 
 def error(status: int, message: str) -> Response:
-    """What /generate answers."""
+    """An error as /generate answers it."""
     return json_response({"error": {"message": message}}, status)
 
 
@@ -92,13 +93,11 @@ class _Sampling(msgspec.Struct):
     stop_token_ids: list[int] | None = None
 
 
-class _RefusedError(Exception):
-    """A body that is answered with status 400."""
-
-
 _BODY = msgspec.json.Decoder(_Generate)
-_ONE_PROMPT = msgspec.json.Decoder(tuple[int, ...])
-_PROMPTS = msgspec.json.Decoder(tuple[tuple[int, ...], ...])
+
+
+def _refused(message: str) -> RefusedError:
+    return RefusedError(error(400, message))
 
 
 async def _generate(host: Host, call: Call) -> Response:
@@ -114,8 +113,8 @@ async def _generate(host: Host, call: Call) -> Response:
         return json_response(
             {"object": "error", "message": str(refused), "type": "Bad Request", "param": None, "code": 400}, 400
         )
-    except _RefusedError as refused:
-        return error(400, str(refused))
+    except RefusedError as refused:
+        return refused.response
     if not all(prompts) or any(min(prompt) < 0 or max(prompt) >= host.config.vocab_size for prompt in prompts):
         raise EngineDiedError("an empty prompt in a list, or a token id out of the vocabulary")
     copies = samplings[0].n
@@ -131,60 +130,55 @@ async def _generate(host: Host, call: Call) -> Response:
     return json_response(documents if is_batch or copies > 1 else documents[0])
 
 
-def _prompts(body: _Generate) -> tuple[tuple[tuple[int, ...], ...], bool]:
-    """The prompts' token ids, and whether they came as a list of lists. Raises _RefusedError."""
+def _prompts(body: _Generate) -> tuple[tuple[TokenIds, ...], bool]:
+    """The prompts' token ids, and whether they came as a list of lists. Raises RefusedError."""
     if bytes(body.input_ids) == b"null":
         if body.text is not None:
-            raise _RefusedError("The engine initialized with skip_tokenizer_init=True cannot accept text prompts.")
-        raise _RefusedError("Either text, input_ids or input_embeds should be provided.")
-    try:
-        prompt = _ONE_PROMPT.decode(body.input_ids)
-    except msgspec.ValidationError:
-        return _PROMPTS.decode(body.input_ids), True
-    if not prompt:
-        raise _RefusedError("input_ids cannot be empty.")
-    return (prompt,), False
+            raise _refused("The engine initialized with skip_tokenizer_init=True cannot accept text prompts.")
+        raise _refused("Either text, input_ids or input_embeds should be provided.")
+    prompts, is_batch = read_prompts(body.input_ids)
+    if not (is_batch or prompts[0]):
+        raise _refused("input_ids cannot be empty.")
+    return prompts, is_batch
 
 
 def _samplings(body: _Generate, prompts: int) -> list[_Sampling]:
-    """One a prompt. Raises _RefusedError."""
+    """The sampling parameters of each prompt. Raises RefusedError."""
     params = body.sampling_params
     if isinstance(params, list) and len(params) != prompts:
-        raise _RefusedError("The length of sampling_params should be equal to the batch size.")
+        raise _refused("The length of sampling_params should be equal to the batch size.")
     if body.stream:
-        raise _RefusedError("The emulated engine does not stream.")
+        raise _refused("The emulated engine does not stream.")
     samplings = [
         msgspec.convert(each or {}, _Sampling) for each in (params if isinstance(params, list) else [params] * prompts)
     ]
     for sampling in samplings:
         if sampling.max_new_tokens is not None and sampling.max_new_tokens < 0:
-            raise _RefusedError(f"max_new_tokens must be at least 0, got {sampling.max_new_tokens}.")
+            raise _refused(f"max_new_tokens must be at least 0, got {sampling.max_new_tokens}.")
         if sampling.temperature < 0:
-            raise _RefusedError(f"temperature must be a non-negative finite number, got {sampling.temperature:g}.")
+            raise _refused(f"temperature must be a non-negative finite number, got {sampling.temperature:g}.")
     return samplings
 
 
 def _salts(body: _Generate, prompts: int, config: EmulatedConfig) -> list[str | None]:
-    """The namespace of each prompt: both keys isolate, and not from each other alone; empty is none."""
+    """The namespace of each prompt, made of cache_salt and extra_key together; None where both are empty."""
     if not config.at_least("0.5.18"):
         return [None] * prompts
     columns = [key if isinstance(key, list) else [key] * prompts for key in (body.cache_salt, body.extra_key)]
     if any(len(column) != prompts for column in columns):
-        raise _RefusedError("The length of cache_salt and extra_key should be equal to the batch size.")
+        raise _refused("The length of cache_salt and extra_key should be equal to the batch size.")
     return [f"{salt or ''}\0{extra or ''}" if salt or extra else None for salt, extra in zip(*columns, strict=True)]
 
 
-def _output_limit(prompt: tuple[int, ...], sampling: _Sampling, config: EmulatedConfig) -> int:
-    """Tokens to generate, cut to what the pool leaves. Raises _RefusedError for a request that is too long."""
+def _output_limit(prompt: TokenIds, sampling: _Sampling, config: EmulatedConfig) -> int:
+    """Tokens to generate, cut to what the pool leaves. Raises RefusedError for a request that is too long."""
     length, longest, context = len(prompt), _prompt_limit(config), config.max_model_tokens
     if length >= context:
-        raise _RefusedError(
-            f"The input ({length} tokens) is longer than the model's context length ({context} tokens)."
-        )
+        raise _refused(f"The input ({length} tokens) is longer than the model's context length ({context} tokens).")
     if length + (sampling.max_new_tokens or 0) > context:
-        raise _RefusedError(f"Requested token count exceeds the model's maximum context length of {context} tokens.")
+        raise _refused(f"Requested token count exceeds the model's maximum context length of {context} tokens.")
     if length > longest:
-        raise _RefusedError(f"Input length ({length} tokens) exceeds the maximum allowed length ({longest} tokens).")
+        raise _refused(f"Input length ({length} tokens) exceeds the maximum allowed length ({longest} tokens).")
     asked = _DEFAULT_OUTPUT_TOKENS if sampling.max_new_tokens is None else sampling.max_new_tokens
     return min(asked, longest + 4 - length)
 
@@ -238,22 +232,13 @@ async def _flush_cache(host: Host, call: Call) -> Response:
 
 
 async def _health(host: Host, call: Call) -> Response:
-    """Generates one token, which the scheduler's counters show and the tokenizer's do not."""
+    """A health check, which generates one token: the scheduler's counters show it, the tokenizer's do not."""
     await host.generate([Generation(Prompt((0,)))], internal=True)
     return Response()
 
 
 async def _models(host: Host, call: Call) -> Response:
-    model = {
-        "id": host.config.model_name,
-        "object": "model",
-        "created": int(call.at),
-        "owned_by": "hitlab-emulated",
-        "root": host.config.model_name,
-        "parent": None,
-        "max_model_len": host.config.max_model_tokens,
-    }
-    return json_response({"object": "list", "data": [model]})
+    return models_response(host.config, call, host.config.max_model_tokens)
 
 
 async def _model_info(host: Host, call: Call) -> Response:
@@ -294,85 +279,74 @@ async def _server_info(host: Host, call: Call) -> Response:
     )
 
 
-_Value = Callable[[RankCounters], float]
-
-
-def _input(counters: RankCounters) -> int:
-    return counters.prefilled_tokens - counters.hit_tokens - counters.external_hit_tokens
-
-
 # The scheduler's gauges, of each rank.
-_GAUGES: dict[str, tuple[str, _Value]] = {
-    "num_running_reqs": ("Requests that run.", lambda counters: counters.running_requests),
-    "num_queue_reqs": ("Requests that wait.", lambda counters: counters.waiting_requests),
-    "max_total_num_tokens": ("Tokens of the pool.", lambda counters: counters.capacity_tokens),
-    "kv_evictable_tokens": ("Tokens in the tree.", lambda counters: counters.resident_tokens),
+_GAUGES: dict[str, tuple[str, expose.Value]] = {
+    "num_running_reqs": ("Requests that run.", lambda rank: rank.running_requests),
+    "num_queue_reqs": ("Requests that wait.", lambda rank: rank.waiting_requests),
+    "max_total_num_tokens": ("Tokens of the pool.", lambda rank: rank.capacity_tokens),
+    "kv_evictable_tokens": ("Tokens in the tree.", lambda rank: rank.resident_tokens),
     "kv_available_tokens": (
         "Tokens of the pool outside the tree.",
-        lambda counters: counters.capacity_tokens - counters.resident_tokens,
+        lambda rank: rank.capacity_tokens - rank.resident_tokens,
     ),
     "cache_hit_rate": (
         "Hits of the last prefill batch alone, 0 to 1.",
-        lambda counters: counters.last_batch_hit_tokens / (counters.last_batch_queried_tokens or 1),
+        lambda rank: rank.last_batch_hit_tokens / (rank.last_batch_queried_tokens or 1),
     ),
 }
 
 # Token counters by mode, of each rank: those that leave a retracted request's second prefill out, and the others.
-_EFFECTIVE: dict[str, _Value] = {
-    "input": _input,
-    "device_hit": lambda counters: counters.hit_tokens,
-    "host_hit": lambda counters: counters.external_hit_tokens,
-    "storage_hit": lambda counters: 0,
+_EFFECTIVE: dict[str, expose.Value] = {
+    "input": lambda rank: rank.computed_tokens,
+    "device_hit": lambda rank: rank.hit_tokens,
+    "host_hit": lambda rank: rank.external_hit_tokens,
+    "storage_hit": lambda rank: 0,
 }
-_REALTIME: dict[str, _Value] = {
-    "prefill_compute": lambda counters: (
-        _input(counters) + counters.recounted_queried_tokens - counters.recounted_hit_tokens
-    ),
-    "decode": lambda counters: counters.decoded_tokens,
-    "prefill_cache": lambda counters: (
-        counters.hit_tokens + counters.external_hit_tokens + counters.recounted_hit_tokens
-    ),
+_REALTIME: dict[str, expose.Value] = {
+    "prefill_compute": lambda rank: rank.computed_tokens + rank.recounted_queried_tokens - rank.recounted_hit_tokens,
+    "decode": lambda rank: rank.decoded_tokens,
+    "prefill_cache": lambda rank: rank.found_tokens + rank.recounted_hit_tokens,
 }
 
 
 async def _metrics(host: Host, call: Call) -> Response:
     ranks = host.scheduler.scrape()
     families = [*_scheduler_families(host, ranks), *_tokenizer_families(host, ranks)]
-    return metrics_response(families, call, host.faults, negotiate=True)
+    return expose.metrics_response(families, call, host.faults, negotiate=True)
 
 
 def _scheduler_families(host: Host, counters: list[RankCounters]) -> Iterator[Metric]:
-    """Series of each rank."""
+    """Metrics that the scheduler of each rank counts."""
     config = host.config
     base = {"engine_type": "unified", "model_name": config.model_name}
     base |= {"moe_ep_rank": "0", "pp_rank": "0", "tp_rank": "0"}
-    ranks = [
+    ranks: expose.RankSamples = [
         (base | {"dp_rank": str(rank)} if config.ranks > 1 else base, counters)
         for rank, counters in enumerate(counters)
     ]
 
-    def everywhere(value: float) -> list[tuple[dict[str, str], float]]:
-        return [(labels, value) for labels, _ in ranks]
+    def everywhere(value: float) -> expose.Samples:
+        return expose.of_ranks(ranks, lambda rank: value)
 
     for name, (about, value) in _GAUGES.items():
-        yield gauge(f"sglang:{name}", about, [(labels, value(counted)) for labels, counted in ranks])
+        yield expose.gauge(f"sglang:{name}", about, expose.of_ranks(ranks, value))
     if config.at_least("0.5.11"):
         page_tokens = host.faults.announced_block_tokens or config.block_tokens
-        yield gauge("sglang:page_size", "Tokens of a page.", everywhere(page_tokens))
-        yield gauge("sglang:num_pages", "Pages of the pool.", everywhere(config.capacity_blocks))
-    yield gauge("sglang:context_len", "The model's longest request.", everywhere(config.max_model_tokens))
+        yield expose.gauge("sglang:page_size", "Tokens of a page.", everywhere(page_tokens))
+        yield expose.gauge("sglang:num_pages", "Pages of the pool.", everywhere(config.capacity_blocks))
+    yield expose.gauge("sglang:context_len", "The model's longest request.", everywhere(config.max_model_tokens))
     by_mode = {"sglang:realtime_tokens_total": ("Tokens, retracted requests twice.", _REALTIME)}
     if config.at_least("0.5.18"):
         by_mode["sglang:prefill_effective_tokens_total"] = ("Prefill tokens, each once.", _EFFECTIVE)
     for name, (about, values) in by_mode.items():
-        samples = [(labels | {"mode": mode}, of(counted)) for labels, counted in ranks for mode, of in values.items()]
-        yield counter(
+        samples = expose.split_of_ranks(ranks, "mode", values)
+        yield expose.counter(
             name, about, [sample for sample in samples if sample[1] or name != "sglang:realtime_tokens_total"]
         )
-    yield gauge("sglang:num_retracted_reqs", "A gauge.", [(labels | {"pid": "1"}, 0.0) for labels, _ in ranks])
+    yield expose.gauge("sglang:num_retracted_reqs", "A gauge.", [({**labels, "pid": "1"}, 0.0) for labels, _ in ranks])
     retracted = [(labels, counted.preempted_requests) for labels, counted in ranks if counted.preempted_requests]
     if retracted:
-        yield counter("sglang:num_retracted_requests_total", "Requests retracted.", retracted)
+        yield expose.counter("sglang:num_retracted_requests_total", "Requests retracted.", retracted)
     # The cache has labels of its own, among them a dp_rank whether or not there are several.
     cache = {"cache_type": "UnifiedRadixCache", "pp_rank": "0", "tp_rank": "0"}
     evicted = [
@@ -381,34 +355,36 @@ def _scheduler_families(host: Host, counters: list[RankCounters]) -> Iterator[Me
         if counted.evicted_tokens and config.caching_on
     ]
     if evicted:
-        yield counter("sglang:evicted_tokens_total", "Tokens evicted.", evicted)
+        yield expose.counter("sglang:evicted_tokens_total", "Tokens evicted.", evicted)
 
 
 def _tokenizer_families(host: Host, ranks: list[RankCounters]) -> Iterator[Metric]:
-    """Series of the one process in front of all ranks."""
+    """Metrics that the one process in front of all ranks counts."""
     config = host.config
     base = {"engine_type": "unified", "model_name": config.model_name}
     streaming = base | ({"is_streaming": "false"} if config.at_least("0.5.17") else {})
-    sums: dict[str, tuple[str, _Value]] = {
+    sums: dict[str, tuple[str, expose.Value]] = {
         "prompt_tokens_total": ("Prompt tokens.", lambda counted: counted.answered_prompt_tokens),
         "generation_tokens_total": ("Tokens generated.", lambda counted: counted.answered_output_tokens),
         "num_requests_total": ("Requests.", lambda counted: counted.answered_requests),
     }
     for name, (about, value) in sums.items():
-        yield counter(f"sglang:{name}", about, [(streaming, sum(map(value, ranks)))])
+        yield expose.counter(f"sglang:{name}", about, [(streaming, sum(map(value, ranks)))])
     hits = {
         "device": sum(counted.answered_hit_tokens for counted in ranks),
         "host": sum(counted.answered_external_hit_tokens for counted in ranks),
     }
     cached = [(base | {"cache_source": source}, tokens) for source, tokens in hits.items() if tokens]
     if cached:
-        yield counter("sglang:cached_tokens_total", "Prompt tokens found.", cached)
+        yield expose.counter("sglang:cached_tokens_total", "Prompt tokens found.", cached)
     lengths: Counter[int] = sum((counted.prompt_lengths for counted in ranks), Counter())
-    yield histogram("sglang:prompt_tokens_histogram", "Prompt tokens of a request.", [(base, lengths)], _LENGTH_BOUNDS)
+    yield expose.histogram(
+        "sglang:prompt_tokens_histogram", "Prompt tokens of a request.", [(base, lengths)], _LENGTH_BOUNDS
+    )
     requests = [({"endpoint": path, "method": method}, count) for (method, path), count in host.received.items()]
-    yield counter("sglang:http_requests_total", "HTTP requests.", requests)
+    yield expose.counter("sglang:http_requests_total", "HTTP requests.", requests)
     responses = [
         ({"endpoint": path, "method": method, "status_code": str(status)}, count)
         for (method, path, status), count in host.sent.items()
     ]
-    yield counter("sglang:http_responses_total", "HTTP responses.", responses)
+    yield expose.counter("sglang:http_responses_total", "HTTP responses.", responses)

@@ -6,7 +6,7 @@ a request that may not use the cache here touches the blocks it would have found
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -14,9 +14,10 @@ from prometheus_client.core import Metric
 
 from hitlab.cache.model import CacheModel
 from hitlab.cache.paged import PagedCache
+from hitlab.servers.emulated import exposition as expose
 from hitlab.servers.emulated.config import EmulatedConfig
 from hitlab.servers.emulated.dialect import Call, Handler, Host, Response, json_response
-from hitlab.servers.emulated.exposition import Samples, counter, gauge, histogram, metrics_response
+from hitlab.servers.emulated.requests import RefusedError, TokenIds, models_response, read_prompts
 from hitlab.servers.emulated.scheduler import Generation, RankCounters
 from hitlab.tokens import Prompt
 
@@ -27,27 +28,27 @@ _LENGTH_BOUNDS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 
 
 
 def build_cache(config: EmulatedConfig) -> CacheModel:
-    """The block pool, the null block included."""
+    """A PagedCache whose pool, with the null block, is that of one rank."""
     return PagedCache(config.capacity_blocks, config.block_tokens)
 
 
 def batch_tokens(config: EmulatedConfig) -> int | None:
-    """Blocks have their keys before they are computed, so requests of one batch find each other's."""
+    """None: blocks have their hashes before they are computed, so requests of one batch find each other's."""
     return None
 
 
 def warm_up(config: EmulatedConfig) -> list[Generation]:
-    """Nothing that is counted."""
+    """None: vLLM's own warm-up is not counted."""
     return []
 
 
 def key_for(method: str, path: str, config: EmulatedConfig) -> str | None:
-    """Only the API proper is guarded; resets and metrics are not."""
+    """The API key, for the API proper; resets and metrics need none."""
     return config.api_key if path.startswith(_GUARDED) else None
 
 
 def routes(config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
-    """Without VLLM_SERVER_DEV_MODE=1 there is no reset and no /server_info."""
+    """Handlers by path and method. A reset and /server_info need VLLM_SERVER_DEV_MODE=1."""
     always: dict[str, Mapping[str, Handler]] = {
         "/v1/completions": {"POST": _completions},
         "/v1/models": {"GET": _models},
@@ -64,7 +65,7 @@ def routes(config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
 
 
 def error(status: int, message: str, param: str | None = None, *, kind: str = "", last: bool = False) -> Response:
-    """OpenAI's form, with vLLM's names of the kinds."""
+    """An error in OpenAI's form, with vLLM's names for its types."""
     kinds = {400: "BadRequestError", 404: "NotFoundError", 500: "InternalServerError"}
     body = {"message": message, "type": kind or kinds[status], "param": param, "code": status}
     return json_response({"error": body}, status, last=last)
@@ -87,16 +88,7 @@ class _Completions(msgspec.Struct):
     stream: bool | None = None
 
 
-class _RefusedError(Exception):
-    """A body that is answered with an error."""
-
-    def __init__(self, response: Response) -> None:
-        self.response = response
-
-
 _BODY = msgspec.json.Decoder(_Completions)
-_ONE_PROMPT = msgspec.json.Decoder(tuple[int, ...])
-_PROMPTS = msgspec.json.Decoder(tuple[tuple[int, ...], ...])
 
 
 async def _completions(host: Host, call: Call) -> Response:
@@ -107,7 +99,7 @@ async def _completions(host: Host, call: Call) -> Response:
         lengths = [_output_limit(body, prompt, host.config) for prompt in prompts]
     except msgspec.DecodeError as refused:
         return error(400, f"1 validation error: {refused}", "body", kind="Bad Request")
-    except _RefusedError as refused:
+    except RefusedError as refused:
         return refused.response
     generations = [
         Generation(
@@ -127,31 +119,27 @@ async def _completions(host: Host, call: Call) -> Response:
     return json_response(_completion(body, generations, host, call))
 
 
-def _prompts(body: _Completions) -> tuple[tuple[int, ...], ...]:
-    """The prompts' token ids. Raises _RefusedError."""
+def _prompts(body: _Completions) -> tuple[TokenIds, ...]:
+    """The prompts' token ids. Raises RefusedError."""
     first = bytes(body.prompt).lstrip()[:1]
     if first == b'"':
-        raise _RefusedError(error(400, "Tokenizer not available when `skip_tokenizer_init=True`"))
+        raise RefusedError(error(400, "Tokenizer not available when `skip_tokenizer_init=True`"))
     if first != b"[":
-        raise _RefusedError(error(400, "Either prompt or prompt_embeds must be provided and non-empty.", "prompt"))
-    try:
-        prompts: tuple[tuple[int, ...], ...] = (_ONE_PROMPT.decode(body.prompt),)
-    except msgspec.ValidationError:
-        prompts = _PROMPTS.decode(body.prompt)
-    else:
-        if not prompts[0]:
-            raise _RefusedError(error(400, "You must pass at least one prompt"))
+        raise RefusedError(error(400, "Either prompt or prompt_embeds must be provided and non-empty.", "prompt"))
+    prompts, is_batch = read_prompts(body.prompt)
+    if not (is_batch or prompts[0]):
+        raise RefusedError(error(400, "You must pass at least one prompt"))
     if not all(prompts):
-        raise _RefusedError(error(400, "The decoder prompt cannot be empty"))
+        raise RefusedError(error(400, "The decoder prompt cannot be empty"))
     for prompt in prompts:
         if min(prompt) < 0:
             message = f"1 validation error: Input should be greater than or equal to 0, got {min(prompt)}"
-            raise _RefusedError(error(400, message, "body.prompt", kind="Bad Request"))
+            raise RefusedError(error(400, message, "body.prompt", kind="Bad Request"))
     return prompts
 
 
 def _check(body: _Completions, config: EmulatedConfig) -> None:
-    """Raises _RefusedError for what the engine refuses whatever the prompt."""
+    """Raise RefusedError for parameters that the engine refuses whatever the prompt is."""
     greedy = body.temperature == 0
     salt_is_bad = body.cache_salt is not None and not (isinstance(body.cache_salt, str) and body.cache_salt)
     complaints = (
@@ -164,23 +152,23 @@ def _check(body: _Completions, config: EmulatedConfig) -> None:
     )
     if body.model not in (None, config.model_name):
         message = f"The model `{body.model}` does not exist. Valid aliases: {config.model_name}."
-        raise _RefusedError(error(404, message, "model"))
+        raise RefusedError(error(404, message, "model"))
     for applies, message, param in complaints:
         if applies:
-            raise _RefusedError(error(400, message, param))
+            raise RefusedError(error(400, message, param))
 
 
-def _output_limit(body: _Completions, prompt: tuple[int, ...], config: EmulatedConfig) -> int:
-    """Tokens to generate, cut to what the model's length leaves. Raises _RefusedError when that is nothing."""
+def _output_limit(body: _Completions, prompt: TokenIds, config: EmulatedConfig) -> int:
+    """Tokens to generate, cut to what the model's length leaves. Raises RefusedError when that is nothing."""
     longest = _model_tokens(config)
     if len(prompt) > longest:
         message = (
             f"This model's maximum context length is {longest} tokens. However, your prompt contains"
             f" {len(prompt)} input tokens. (parameter=input_tokens, value={len(prompt)})"
         )
-        raise _RefusedError(error(400, message, "input_tokens"))
+        raise RefusedError(error(400, message, "input_tokens"))
     if len(prompt) == longest:
-        raise _RefusedError(error(400, _too_few(0), "max_tokens"))
+        raise RefusedError(error(400, _too_few(0), "max_tokens"))
     return min(body.max_tokens or 16, longest - len(prompt))
 
 
@@ -229,7 +217,7 @@ def _choice(body: _Completions, index: int, generation: Generation) -> dict[str,
 
 
 def _details(host: Host, cached_tokens: int) -> dict[str, Any] | None:
-    """Of a POST with several prompts only the last one's hits are reported."""
+    """usage.prompt_tokens_details; of a POST with several prompts they are the last prompt's."""
     if not host.config.prompt_tokens_details or host.faults.cached_tokens == "null":
         return None
     details: dict[str, Any] = {"cached_tokens": cached_tokens, "created_cache_tokens": None, "multimodal_tokens": None}
@@ -239,16 +227,7 @@ def _details(host: Host, cached_tokens: int) -> dict[str, Any] | None:
 
 
 async def _models(host: Host, call: Call) -> Response:
-    model = {
-        "id": host.config.model_name,
-        "object": "model",
-        "created": int(call.at),
-        "owned_by": "hitlab-emulated",
-        "root": host.config.model_name,
-        "parent": None,
-        "max_model_len": _model_tokens(host.config),
-    }
-    return json_response({"object": "list", "data": [model]})
+    return models_response(host.config, call, _model_tokens(host.config))
 
 
 async def _version(host: Host, call: Call) -> Response:
@@ -281,7 +260,7 @@ async def _server_info(host: Host, call: Call) -> Response:
 
 
 def _cache_config(host: Host) -> dict[str, Any]:
-    """The effective values, of which cache_config_info makes labels."""
+    """The cache's settings in effect; cache_config_info shows them as labels."""
     config = host.config
     block_tokens = host.faults.announced_block_tokens or config.block_tokens
     pool_tokens = config.capacity_blocks * block_tokens
@@ -328,17 +307,14 @@ def _cache_config(host: Host) -> dict[str, Any]:
 async def _metrics(host: Host, call: Call) -> Response:
     # Several API processes, which data parallelism brings along, write no _created samples.
     created = host.started_at + host.scheduler.restarts if host.config.ranks == 1 else None
-    families = [counter("http_requests_total", "HTTP requests.", _http_requests(host), created)]
+    families = [expose.counter("http_requests_total", "HTTP requests.", _http_requests(host), created)]
     if host.config.metrics_on:
         families = [*_engine_families(host, created), *families]
-    return metrics_response(families, call, host.faults, negotiate=False)
-
-
-_Value = Callable[[RankCounters], float]
+    return expose.metrics_response(families, call, host.faults, negotiate=False)
 
 
 def _queries(counters: RankCounters) -> int:
-    """A request that was preempted and looked up again counts twice, as it did in versions before 0.10."""
+    """Prompt tokens looked up; a preempted request counts twice, as it did before 0.10."""
     return counters.queried_tokens + counters.recounted_queried_tokens
 
 
@@ -346,94 +322,73 @@ def _hits(counters: RankCounters) -> int:
     return counters.hit_tokens + counters.recounted_hit_tokens
 
 
-def _computed(counters: RankCounters) -> int:
-    return counters.prefilled_tokens - counters.hit_tokens - counters.external_hit_tokens
-
-
 def _none(counters: RankCounters) -> int:
-    """Multi-modal items, other tiers, ways to end that are not emulated."""
+    """0: images, and ways to end a request, are not emulated."""
     return 0
 
 
-def _finished(reason: str) -> _Value:
-    return lambda counters: counters.finish_reasons[reason]
-
-
-# By name: what it counts, the label that splits it if any, and where the number of each value comes from.
-_COUNTERS: dict[str, tuple[str, str, dict[str, _Value]]] = {
-    "prefix_cache_queries_total": ("Prompt tokens looked up.", "", {"": _queries}),
-    "prefix_cache_hits_total": ("Prompt tokens found.", "", {"": _hits}),
-    "external_prefix_cache_queries_total": (
-        "Prompt tokens looked up in an offload tier.",
-        "",
-        {"": lambda counters: counters.external_queried_tokens},
-    ),
-    "external_prefix_cache_hits_total": (
-        "Prompt tokens found in an offload tier.",
-        "",
-        {"": lambda counters: counters.external_hit_tokens},
-    ),
-    "mm_cache_queries_total": ("Images looked up.", "", {"": _none}),
-    "mm_cache_hits_total": ("Images found.", "", {"": _none}),
-    "num_preemptions_total": ("Requests preempted.", "", {"": lambda counters: counters.preempted_requests}),
-    "prompt_tokens_total": ("Prompt tokens prefilled.", "", {"": lambda counters: counters.prefilled_tokens}),
-    "prompt_tokens_by_source_total": (
-        "Prompt tokens by where they came from.",
-        "source",
-        {
-            "local_compute": _computed,
-            "local_cache_hit": lambda counters: counters.hit_tokens,
-            "external_kv_transfer": lambda counters: counters.external_hit_tokens,
-        },
-    ),
-    "prompt_tokens_cached_total": (
-        "Prompt tokens not computed.",
-        "",
-        {"": lambda counters: counters.hit_tokens + counters.external_hit_tokens},
-    ),
-    "generation_tokens_total": ("Tokens generated.", "", {"": lambda counters: counters.generated_tokens}),
-    "request_success_total": (
-        "Requests by how they ended.",
-        "finished_reason",
-        {reason: _finished(reason) for reason in ("stop", "length", "abort", "error")} | {"repetition": _none},
-    ),
+# By name: what each rank counts.
+_COUNTERS: dict[str, tuple[str, expose.Value]] = {
+    "prefix_cache_queries_total": ("Prompt tokens looked up.", _queries),
+    "prefix_cache_hits_total": ("Prompt tokens found.", _hits),
+    "external_prefix_cache_queries_total": ("Looked up in an offload tier.", lambda rank: rank.external_queried_tokens),
+    "external_prefix_cache_hits_total": ("Found in an offload tier.", lambda rank: rank.external_hit_tokens),
+    "mm_cache_queries_total": ("Images looked up.", _none),
+    "mm_cache_hits_total": ("Images found.", _none),
+    "num_preemptions_total": ("Requests preempted.", lambda rank: rank.preempted_requests),
+    "prompt_tokens_total": ("Prompt tokens prefilled.", lambda rank: rank.prefilled_tokens),
+    "prompt_tokens_cached_total": ("Prompt tokens not computed.", lambda rank: rank.found_tokens),
+    "generation_tokens_total": ("Tokens generated.", lambda rank: rank.generated_tokens),
 }
-
-_GAUGES: dict[str, tuple[str, _Value]] = {
-    "num_requests_running": ("Requests that run.", lambda counters: counters.running_requests),
-    "num_requests_waiting": ("Requests that wait.", lambda counters: counters.waiting_requests),
+_GAUGES: dict[str, tuple[str, expose.Value]] = {
+    "num_requests_running": ("Requests that run.", lambda rank: rank.running_requests),
+    "num_requests_waiting": ("Requests that wait.", lambda rank: rank.waiting_requests),
+}
+_SOURCES: dict[str, expose.Value] = {
+    "local_compute": lambda rank: rank.computed_tokens,
+    "local_cache_hit": lambda rank: rank.hit_tokens,
+    "external_kv_transfer": lambda rank: rank.external_hit_tokens,
+}
+_ENDS: dict[str, expose.Value] = {
+    "stop": lambda rank: rank.finish_reasons["stop"],
+    "length": lambda rank: rank.finish_reasons["length"],
+    "abort": lambda rank: rank.finish_reasons["abort"],
+    "error": lambda rank: rank.finish_reasons["error"],
+    "repetition": _none,
 }
 
 
 def _engine_families(host: Host, created: float | None) -> Iterator[Metric]:
-    ranks = [
+    ranks: expose.RankSamples = [
         ({"engine": str(rank), "model_name": host.config.model_name}, counters)
         for rank, counters in enumerate(host.scheduler.scrape())
     ]
     for name, (about, value) in _GAUGES.items():
-        yield gauge(f"vllm:{name}", about, [(labels, value(counters)) for labels, counters in ranks])
+        yield expose.gauge(f"vllm:{name}", about, expose.of_ranks(ranks, value))
     for name in _counter_names(host.config):
-        about, label, values = _COUNTERS[name.removeprefix("gpu_")]
-        samples = [
-            (labels | {label: split} if label else labels, value(counters))
-            for split, value in values.items()
-            for labels, counters in ranks
-        ]
-        yield counter(f"vllm:{name}", about, samples, created)
+        about, value = _COUNTERS[name.removeprefix("gpu_")]
+        yield expose.counter(f"vllm:{name}", about, expose.of_ranks(ranks, value), created)
+    for name, about, label, values in (
+        ("prompt_tokens_by_source", "Prompt tokens by where they came from.", "source", _SOURCES),
+        ("request_success", "Requests by how they ended.", "finished_reason", _ENDS),
+    ):
+        yield expose.counter(f"vllm:{name}_total", about, expose.split_of_ranks(ranks, label, values), created)
     lengths = [(labels, counters.prompt_lengths) for labels, counters in ranks]
-    yield histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", lengths, _LENGTH_BOUNDS, created)
+    yield expose.histogram(
+        "vllm:request_prompt_tokens", "Prompt tokens of a request.", lengths, _LENGTH_BOUNDS, created
+    )
     settings = {name: str(value) for name, value in _cache_config(host).items()}
     infos = [(settings | {"engine": labels["engine"]}, 1.0) for labels, _ in ranks]
-    yield gauge("vllm:cache_config_info", "The cache's settings.", infos)
+    yield expose.gauge("vllm:cache_config_info", "The cache's settings.", infos)
 
 
 def _counter_names(config: EmulatedConfig) -> list[str]:
-    """Before 0.11 the pair also goes by the name it had while caches were on GPUs only."""
+    """Names of the counters; before 0.11 the pair of queries and hits is there under its older name too."""
     old = [] if config.at_least("0.11") else ["gpu_prefix_cache_queries_total", "gpu_prefix_cache_hits_total"]
     return old + list(_COUNTERS)
 
 
-def _http_requests(host: Host) -> Samples:
+def _http_requests(host: Host) -> expose.Samples:
     by_labels: Counter[tuple[str, str, str]] = Counter()
     for (method, path, status), count in host.sent.items():
         by_labels[path, method, f"{status // 100}xx"] += count

@@ -1,4 +1,4 @@
-"""Cache models: what a real engine's prefix cache answers, one request after another.
+"""What cache models have in common. A model answers as a real engine's prefix cache does, request for request.
 
 A model is the cache of one data-parallel rank. `begin` looks a prompt up and takes room for it,
 `Lease.decode` stores what the request generates, `Lease.finish` gives the room back and leaves the
@@ -22,7 +22,7 @@ from hitlab.tokens import Prompt
 
 
 class PoolFullError(HitlabError):
-    """The pool has no room for this now, beside the requests that run; nothing was taken.
+    """Beside the requests that run the pool has no room for this now; nothing was changed.
 
     From `begin`: begin again when a request has finished, as an engine's waiting queue does. From
     `Lease.decode`: decode the same token again later, or finish; an engine would preempt or retract.
@@ -44,7 +44,7 @@ class Lease(Protocol):
 
 
 class CacheModel(Protocol):
-    """One rank's prefix cache; also `Ranks`, several of them."""
+    """The prefix cache of one data-parallel rank, or, as `Ranks`, of several."""
 
     @property
     def capacity_tokens(self) -> int:
@@ -56,18 +56,18 @@ class CacheModel(Protocol):
 
     @property
     def evicted_tokens(self) -> int:
-        """Tokens that lost their place to others since the model was made; never goes down."""
+        """Tokens evicted since the model was made; a reset does not set it back."""
 
     def begin(self, prompt: Prompt, max_tokens: int = 1) -> Lease:
         """Look the prompt up and take room for it. Raises PoolFullError when it does not fit now."""
 
     def reset(self) -> bool:
-        """Empty the cache as the engine's endpoint does; while a request runs change nothing, say False."""
+        """Empty the cache; while a request runs nothing changes and the answer is False."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What one request found, and what it pushed out from begin to finish."""
+    """Hit tokens of one request, and tokens that were evicted from its begin to its finish."""
 
     hit_tokens: int
     evicted_tokens: int

@@ -8,15 +8,16 @@ as HitlabError and `main` prints as one line.
 import errno
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 import typer
 
 from hitlab import __version__
-from hitlab.errors import HitlabError
+from hitlab.cli import _signals
+from hitlab.errors import HitlabError, InterruptedRunError
 from hitlab.flags import in_flags
 
-# In the order of the help page.
 # In the order of the help page: one server, what came out of it, traces.
 COMMANDS = (
     *("predict", "measure", "serve", "preflight", "watch", "log", "record", "model"),
@@ -27,40 +28,51 @@ COMMANDS = (
 # Typer may bring its own click along; its usage error is BadParameter's parent wherever it lives.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
 
+_INTERRUPTED = 130  # what some versions of typer make of a KeyboardInterrupt, without a word
+
 # Of a stdout that cannot be written: /dev/full, a full disk, a terminal that is gone, one that was closed.
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and leave with its exit status; a user never sees a traceback."""
-    argv = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    with _signals.handled() as stops:
+        status = _status((sys.argv[1:] if arguments is None else arguments) or ["--help"], stops)
+    sys.exit(status)
+
+
+def _status(argv: list[str], stops: _signals.Stops) -> int:
+    """Run one command; what goes wrong is said in one line on stderr."""
     try:
         # Building every command costs more than `predict` itself, so only the called one is built.
         app = build_app((argv[0],) if argv[0] in COMMANDS else COMMANDS)
-        status = app(argv, prog_name="hitlab", standalone_mode=False)
+        status: int = app(argv, prog_name="hitlab", standalone_mode=False) or 0
+        if status == _INTERRUPTED:
+            raise KeyboardInterrupt
         if sys.stdout:
             sys.stdout.flush()  # here, where what goes wrong is still said
     except _CommandLineError as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "hitlab"
         status = _complain(f"{getattr(error, 'format_message')()} See '{path} --help'.", 2)  # noqa: B009
+    except InterruptedRunError as error:
+        status = _complain(str(error), stops.status)
     except HitlabError as error:
         status = _complain(str(error), error.exit_status)
     except (typer.Abort, KeyboardInterrupt):
-        status = _complain("interrupted", 130)
+        status = _complain("interrupted", stops.status)
     except BrokenPipeError:
         _drop_output()  # the reader has left: nothing to tell
         status = 1
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
             _drop_output()
-            sys.exit(_complain(f"the output can't be written: {error.strerror}", 1))
+            return _complain(f"the output can't be written: {error.strerror}", 1)
         if os.environ.get("HITLAB_TRACEBACK"):
             raise
         todo = "this is a bug in hitlab: HITLAB_TRACEBACK=1 shows where, please report it"
         status = _complain(f"{type(error).__name__}: {error}; {todo}", 1)
-
-    sys.exit(status)
+    return status
 
 
 def build_app(commands: tuple[str, ...] = COMMANDS) -> typer.Typer:
@@ -101,5 +113,6 @@ def _drop_output() -> None:
 
 
 def _complain(message: str, status: int) -> int:
-    print(f"hitlab: {in_flags(message)}", file=sys.stderr)
+    with suppress(OSError):  # stderr is gone, too: the status says it
+        print(f"hitlab: {in_flags(message)}", file=sys.stderr, flush=True)
     return status

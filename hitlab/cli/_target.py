@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hitlab import families
+from hitlab.cli import _signals
 from hitlab.cli._progress import StartProgress
 from hitlab.errors import UsageError
 from hitlab.servers import start
 
 if TYPE_CHECKING:
-    import asyncio
-
     from hitlab.client.http import EngineClient
     from hitlab.measurement.asked import Asked
     from hitlab.results.run_result import ServerAsked
@@ -112,11 +111,9 @@ class Target:
         return start.on_cpu(self.engine, self.asked, StartProgress(), self.engine_args, self.port)
 
     @contextmanager
-    def connected(self, connections: int = 1) -> Iterator["tuple[asyncio.Runner, EngineClient]"]:
+    def connected(self, connections: int = 1) -> Iterator["tuple[_signals.Loop, EngineClient]"]:
         """A client for the server, and the event loop to run it in; both end with the block."""
-        import asyncio
-
-        with self.running() as base_url, asyncio.Runner() as loop:
+        with self.running() as base_url, _signals.Loop() as loop:
             client = self.client(base_url, connections)
             try:
                 yield loop, client

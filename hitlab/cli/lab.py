@@ -8,7 +8,7 @@ import typer
 
 from hitlab import families
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _signals, _target
 from hitlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -191,7 +191,11 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
     result = lab_run.result()
     if not result.parts:
         raise stopped or UsageError(f"lab {lab_run.name} has no points on this server")
-    path = _keep(result, out)
+    try:
+        with _signals.held():
+            path = _keep(result, out)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted", todo=f"the result is {path}") from None
     if as_json:
         opt.print_json(result)
     else:

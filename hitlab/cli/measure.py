@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _signals, _target
+from hitlab.errors import InputError
 from hitlab.flags import in_flags
 
 if TYPE_CHECKING:
@@ -139,33 +140,42 @@ def _measure(
     where: _target.Target, experiment: "Experiment", asked: "Asked", log: Path | None, out: Path, as_json: bool
 ) -> None:
     from hitlab import files
-    from hitlab.cli._tables import print_result
-    from hitlab.errors import InputError, InterruptedRunError
+    from hitlab.errors import InterruptedRunError
     from hitlab.measurement.run import prepare_run
-    from hitlab.results import store
 
     err = opt.console(stderr=True)
     files.check_folder(out)
     run: Run | None = None
-    with where.connected(experiment.concurrency) as (loop, client), _Progress(err) as watch:
-        try:
-            run = loop.run(prepare_run(client, asked, experiment, log))
-            _announce(run.prepared, err)
-            loop.run(run.walk(watch))
-        except (KeyboardInterrupt, Exception) as error:
-            kept = f"what was measured is in {store.save(_result(run, where, log), out)}" if run and run.phases else ""
-            if isinstance(error, KeyboardInterrupt):
-                raise InterruptedRunError("interrupted", todo=kept or "nothing had been measured yet") from None
-            if kept:
-                print(f"hitlab: {kept}", file=sys.stderr)
-            raise
-    result = _result(run, where, log)
-    # A full disk or a full pipe takes at most one of the two, the file or what is shown.
-    unsaved: InputError | None = None
+    walked, result = False, None
+    saved: Path | InputError | None = None
     try:
-        saved = f"result: {store.save(result, out)}"
-    except InputError as error:
-        unsaved, saved = error, ""
+        with where.connected(experiment.concurrency) as (loop, client), _Progress(err) as watch:
+            try:
+                run = loop.run(prepare_run(client, asked, experiment, log))
+                _announce(run.prepared, err)
+                loop.run(run.walk(watch))
+                walked = True
+            finally:  # before a server of ours is ended, which may take a while
+                if run and (walked or run.phases):
+                    with _signals.held():
+                        result = _result(run, where, log)
+                        saved = _saved(result, out)
+    except KeyboardInterrupt:
+        raise InterruptedRunError("interrupted", todo=_kept(saved) or "nothing had been measured yet") from None
+    except Exception:
+        if kept := _kept(saved):
+            print(f"hitlab: {kept}", file=sys.stderr)
+        raise
+    assert result is not None
+    _show(result, saved, as_json)
+    raise typer.Exit(result.exit_status)
+
+
+def _show(result: "Result", saved: "Path | InputError | None", as_json: bool) -> None:
+    """Print the result and where it was saved. Raises why it could not be."""
+    from hitlab.cli._tables import print_result
+
+    # A full disk or a full pipe takes at most one of the two, the file or what is shown.
     try:
         if as_json:
             opt.print_json(result)
@@ -173,11 +183,25 @@ def _measure(
             print_result(result)
         sys.stdout.flush()
     finally:
-        if saved:
-            print(saved, file=sys.stderr)
-    if unsaved:
-        raise unsaved
-    raise typer.Exit(result.exit_status)
+        if isinstance(saved, Path):
+            print(f"result: {saved}", file=sys.stderr)
+    if isinstance(saved, InputError):
+        raise saved
+
+
+def _saved(result: "Result", out: Path) -> "Path | InputError":
+    """Save a result and return its file, or why that could not be done: it can still be shown."""
+    from hitlab.results import store
+
+    try:
+        return store.save(result, out)
+    except InputError as error:
+        return error
+
+
+def _kept(saved: "Path | InputError | None") -> str:
+    """What became of a run that was cut short, in words; nothing where nothing was measured."""
+    return f"what was measured is in {saved}" if isinstance(saved, Path) else str(saved or "")
 
 
 def _announce(prepared: "Prepared", err: "Console") -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _signals, _target
 
 if TYPE_CHECKING:
     from hitlab.recordings.recorder import Recorder, Wanted
@@ -102,20 +102,23 @@ def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     from hitlab.recordings.recorder import prepare_recorder
 
     recorder: Recorder | None = None
+    kept = ""
     try:
         with where.connected() as (loop, client), progress("recording") as answered:
-            recorder = loop.run(prepare_recorder(client, where.asked, wanted))
-            if recorder.emulated:
-                opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
-            loop.run(recorder.walk(answered))
+            try:
+                recorder = loop.run(prepare_recorder(client, where.asked, wanted))
+                if recorder.emulated:
+                    opt.console(stderr=True).print("EMULATED: a model of the engine answers, not a real one")
+                loop.run(recorder.walk(answered))
+            finally:  # before a server of ours is ended, which may take a while
+                with _signals.held():
+                    kept = _save(recorder, out)
     except HitlabError:
-        kept = _save(recorder, out)
         if kept:
             print(kept, file=sys.stderr)
         raise
     except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted", todo=_save(recorder, out) or "no sequence was finished") from None
-    _save(recorder, out)
+        raise InterruptedRunError("interrupted", todo=kept or "no sequence was finished") from None
     return recorder
 
 

@@ -51,9 +51,9 @@ def command(
     )
     with where.started() as server:
         kind = "EMULATED " if emulate else ""
-        print(f"{kind}{engine} serves at {server.base_url}; stop it with Ctrl-C")
-        print(f"measure it: hitlab measure --engine {engine} --base-url {server.base_url}", flush=True)
         try:
+            print(f"{kind}{engine} serves at {server.base_url}; stop it with Ctrl-C")
+            print(f"measure it: hitlab measure --engine {engine} --base-url {server.base_url}", flush=True)
             raise LaunchError(server.wait())
         except KeyboardInterrupt:
             print("stopped")

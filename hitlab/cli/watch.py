@@ -46,7 +46,7 @@ def command(
 ) -> None:
     """Watch a running server's interval hit rate, from its counters; sends no prompt and empties nothing.
 
-    Ctrl-C ends it, with a summary and exit status 0. A restart of the server, or a reading that fails, is said.
+    Ctrl-C, or SIGTERM, ends it, with a summary and exit status 0. A restart or a reading that fails is said.
 
     Example: hitlab watch --engine vllm --base-url http://127.0.0.1:8000 --prefix-len 1000 --suffix-len 200
     """

@@ -1,1 +1,1 @@
-"""Records what an engine answers, and holds a cache model against it."""
+"""Records what an engine answers, and compares a cache model with it."""

@@ -1,4 +1,4 @@
-"""Recordings: what a real engine answered, request after request, and a cache model held against it.
+"""Recordings of what a real engine answered, and comparing a cache model with them request for request.
 
 A recording is JSON, plain or gzipped. Its sequences each start with an empty cache and their requests were
 sent strictly one after the other; token counts are what the engine reported.
@@ -22,7 +22,7 @@ Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class RecordedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One request and its answer; `cached` is its hit tokens."""
+    """One request and its answer; `cached` are its hit tokens, `salt` its cache salt."""
 
     prompt: tuple[int, ...]
     cached: int
@@ -64,7 +64,7 @@ class Recording(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def sizes(self) -> Mapping[str, Any]:
-        """The sizes it says, by the engine's own names; those it does not say are left out."""
+        """The sizes that are known, by the engine's own names."""
         names = ("block_size", "page_size", "num_gpu_blocks", "capacity_tokens", "chunked_prefill_size")
         said = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return {**said, "overlap_schedule": self.overlap_schedule}
@@ -122,7 +122,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class RecordingResult:
-    """A cache model against a recording: how many requests, and how many of them it answers differently.
+    """How a cache model compares with a recording: requests in all, and those it answers differently.
 
     `counters_differ` counts sequences and is no fault of the model's: the engine's counters grew by something
     else than its answers add up to, so other requests reached it while it was recorded.

@@ -62,7 +62,7 @@ class RandomSequence:
         return Planned(self._prompt(), self._max_tokens())
 
     def generated(self, request: Planned, output: Tokens) -> None:
-        """What came back, so that later prompts can go on from it."""
+        """Take the tokens that were generated, so that later prompts can go on from them."""
         self._sent.append((request.prompt, output))
 
     def _prompt(self) -> Prompt:
@@ -86,23 +86,23 @@ class RandomSequence:
         return Prompt(self._fresh(random, random.randint(1, self._shape.max_prompt_tokens)))
 
     def _cut(self, tokens: Tokens, salt: str | None) -> Prompt:
-        """At most as long as prompts may be, at least one token."""
+        """The tokens cut to the longest length of a prompt, or one token where there are none."""
         return Prompt(tokens[: self._shape.max_prompt_tokens] or self._bases[0][:1], salt)
 
     def _suffix(self) -> int:
-        """Lengths at and around a block's, and any."""
+        """A suffix length: 0 to 2, at and beside a block's size, or any up to half a prompt."""
         block, random = self._shape.block_tokens, self._random
         anything = random.randint(1, 1 + self._shape.max_prompt_tokens // 2)
         return random.choice([0, 1, 2, block - 1, block, block + 1, anything])
 
     def _border(self) -> int:
-        """A length at or beside a block's border."""
+        """A prompt length at a multiple of the block size, or one beside it."""
         block = self._shape.block_tokens
         borders = self._shape.max_prompt_tokens // block
         return max(1, block * self._random.randint(0, borders) + self._random.choice([-1, 0, 1]))
 
     def _max_tokens(self) -> int:
-        """One token mostly; else a few, or as many as cross into the next block."""
+        """Output length: often one token; else a few, or as many as cross into the next block."""
         block, most, random = self._shape.block_tokens, self._shape.max_output_tokens, self._random
         wanted = random.choice([1, 1, 1, 2, 3, block, block + 1, random.randint(1, most)])
         return min(most, wanted)

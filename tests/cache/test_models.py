@@ -1,62 +1,19 @@
-"""The cache models on cases worked out by hand, on what was measured, and on rules that always hold.
+"""The cache models on cases worked out by hand and on what was measured.
 
 B is a block or page in tokens, L a prompt's length. Token ids are counted up, so two parts of a prompt are
 alike only where the test makes them so.
 """
 
-from collections.abc import Callable, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from cache.builders import BOTH, ROOM, Build, Ids, N, P, S, hits, paged, radix, shared_prefix
 
-from hitlab.cache.model import CacheModel, Lease, PoolFullError, Ranks, Served, serve
+from hitlab.cache.model import CacheModel, PoolFullError, Ranks, Served, serve
 from hitlab.cache.paged import BlockPool, PagedCache
 from hitlab.cache.radix import RadixCache
-from hitlab.cache.radix_tree import RadixTree, TreeNode, common_prefix
 from hitlab.errors import InputError
 from hitlab.tokens import Prompt
-
-ROOM = 200_000  # tokens: more than any case here stores
-N, P, S = 64, 1000, 200
-
-
-class Ids:
-    """Token ids nobody has seen before."""
-
-    def __init__(self) -> None:
-        self._next = count(1000)
-
-    def __call__(self, length: int) -> tuple[int, ...]:
-        return tuple(next(self._next) for _ in range(length))
-
-
-@pytest.fixture
-def ids() -> Ids:
-    return Ids()
-
-
-def paged(block_tokens: int, capacity_tokens: int = ROOM) -> PagedCache:
-    return PagedCache(capacity_tokens // block_tokens + 1, block_tokens)
-
-
-def radix(page_tokens: int, capacity_tokens: int = ROOM) -> RadixCache:
-    return RadixCache(capacity_tokens, page_tokens)
-
-
-Build = Callable[..., CacheModel]
-BOTH = pytest.mark.parametrize("build", [paged, radix])
-
-
-def hits(model: CacheModel, prompts: Sequence[tuple[int, ...]], salt: str | None = None) -> list[int]:
-    return [serve(model, Prompt(prompt, salt)).hit_tokens for prompt in prompts]
-
-
-def shared_prefix(prefix: tuple[int, ...], ids: Ids, requests: int = N, suffix: int = S) -> list[tuple[int, ...]]:
-    return [prefix + ids(suffix) for _ in range(requests)]
-
 
 # --- The last token and the block it is in ---------------------------------------------------------
 
@@ -394,165 +351,3 @@ def test_sizes_that_no_server_has_are_refused(make: Callable[[], CacheModel]) ->
 def test_a_chunk_size_of_minus_1_is_sglangs_way_to_say_none(ids: Ids) -> None:
     model, prompt = RadixCache(ROOM, chunked_prefill_size=-1), ids(500)
     assert hits(model, [prompt, prompt]) == [0, 499]
-
-
-# --- What always holds -----------------------------------------------------------------------------
-
-# Few ids and many common beginnings, so that prompts share, nest and repeat.
-BASES = [tuple((base * 7 + i * i) % 5 for i in range(60)) for base in range(3)]
-prompts = st.builds(
-    lambda base, cut, tail, salt: Prompt((*base[:cut], *tail) or (1,), salt),
-    st.sampled_from(BASES),
-    st.integers(0, 60),
-    st.lists(st.integers(0, 4), max_size=9),
-    st.sampled_from([None, None, "a"]),
-)
-block_sizes = st.sampled_from([1, 2, 4, 16])
-# (what to do, a prompt to begin, which running request, how many tokens to decode)
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(["begin", "begin", "decode", "finish", "reset"]),
-        prompts,
-        st.integers(0, 9),
-        st.integers(1, 20),
-        st.booleans(),
-    ),
-    max_size=60,
-)
-
-
-def check_pool(cache: PagedCache) -> None:
-    pool = cache.pool
-    in_use = {block for block, users in enumerate(pool.ref_cnt) if users}
-    assert in_use.isdisjoint(pool.free_block_queue)
-    assert in_use | set(pool.free_block_queue) == set(range(1, pool.num_gpu_blocks))
-    for key, blocks in pool.cached_block_hash_to_block.items():
-        assert len(blocks) == len(set(blocks)) > 0
-        assert all(pool.block_hash[block] == key for block in blocks)
-    assert sum(map(len, pool.cached_block_hash_to_block.values())) == len(pool.block_hash)
-
-
-def check_tree(cache: RadixCache) -> None:
-    tree, seen, locked = cache.tree, [], 0
-    waiting: list[TreeNode] = [tree.root_node]
-    while waiting:
-        node = waiting.pop()
-        for (salt, page), child in node.children.items():
-            assert child.parent is node
-            assert (child.extra_key, child.token_ids[: cache.page_size]) == (salt, page)
-            assert len(child.token_ids) % cache.page_size == 0 < len(child.token_ids)
-            assert node is tree.root_node or node.lock_ref >= child.lock_ref
-            seen.append(child)
-            locked += len(child.token_ids) if child.lock_ref else 0
-            waiting.append(child)
-    assert set(seen) == set(tree.recency)
-    assert sum(len(node.token_ids) for node in seen) == tree.total_size
-    assert locked == tree.protected_size
-    assert cache.available_size >= 0
-    assert cache.held_tokens >= 0
-
-
-def run_steps(model: CacheModel, script: list[Any], block_tokens: int, check: Callable[[], None]) -> None:
-    running: list[Lease] = []
-    evicted = 0
-    for what, prompt, which, tokens, stopped in script:
-        if what == "begin":
-            try:
-                lease = model.begin(prompt, max_tokens=20)
-            except PoolFullError:
-                continue
-            assert lease.hit_tokens <= len(prompt.tokens) - 1
-            assert lease.hit_tokens % block_tokens == 0
-            running.append(lease)
-        elif what == "reset":
-            assert model.reset() == (not running)
-        elif running and what == "decode":
-            try:
-                for token in range(tokens):
-                    running[which % len(running)].decode(token % 5)
-            except PoolFullError:
-                pass
-        elif running:
-            running.pop(which % len(running)).finish(stopped)
-        assert 0 <= model.resident_tokens <= model.capacity_tokens
-        assert model.evicted_tokens >= evicted
-        evicted = model.evicted_tokens
-        check()
-    for lease in running:
-        lease.finish()
-    check()
-    assert model.reset()
-
-
-@settings(deadline=None)
-@given(script=steps, block_tokens=block_sizes, capacity_tokens=st.integers(20, 200))
-def test_a_block_is_free_or_in_use_and_known_by_its_hash(
-    script: list[Any], block_tokens: int, capacity_tokens: int
-) -> None:
-    model = paged(block_tokens, capacity_tokens)
-    run_steps(model, script, block_tokens, lambda: check_pool(model))
-
-
-@settings(deadline=None)
-@given(
-    script=steps,
-    block_tokens=block_sizes,
-    capacity_tokens=st.integers(20, 200),
-    chunk_tokens=st.sampled_from([None, 16, 24]),
-    overlap=st.booleans(),
-)
-def test_no_token_is_twice_in_the_tree_or_unaccounted_for(
-    script: list[Any], block_tokens: int, capacity_tokens: int, chunk_tokens: int | None, overlap: bool
-) -> None:
-    model = RadixCache(capacity_tokens, block_tokens, chunk_tokens, overlap)
-    run_steps(model, script, block_tokens, lambda: check_tree(model))
-    assert (model.held_tokens, model.tree.protected_size) == (0, 0)
-
-
-@settings(deadline=None)
-@given(
-    sent=st.lists(st.tuples(prompts, st.lists(st.integers(0, 4), min_size=1, max_size=20)), max_size=20),
-    block_tokens=block_sizes,
-    build=st.sampled_from([paged, radix]),
-)
-def test_with_room_for_all_a_hit_is_the_longest_common_beginning_in_whole_blocks(
-    sent: list[tuple[Prompt, list[int]]], block_tokens: int, build: Build
-) -> None:
-    """Against a list of everything stored, compared token by token."""
-    model = build(block_tokens)
-    stored: list[Prompt] = []
-    for prompt, output in sent:
-        longest = 0
-        for other in stored:
-            if other.salt == prompt.salt:
-                alike = zip(other.tokens, prompt.tokens[:-1], strict=False)
-                same = next((i for i, (a, b) in enumerate(alike) if a != b), None)
-                whole = min(len(other.tokens), len(prompt.tokens) - 1) if same is None else same
-                longest = max(longest, whole // block_tokens * block_tokens)
-        assert serve(model, prompt, output).hit_tokens == longest
-        stored.append(Prompt((*prompt.tokens, *output[:-1]), prompt.salt))
-    assert model.evicted_tokens == 0
-
-
-@given(a=st.lists(st.integers(0, 2), max_size=40), b=st.lists(st.integers(0, 2), max_size=40))
-def test_the_common_prefix_is_what_a_loop_over_tokens_finds(a: list[int], b: list[int]) -> None:
-    expected = 0
-    for left, right in zip(a, b, strict=False):
-        if left != right:
-            break
-        expected += 1
-    assert common_prefix(tuple(a), tuple(b)) == expected
-
-
-def test_block_hashes_of_different_salts_and_lengths_never_meet(ids: Ids) -> None:
-    tokens, cache = ids(64), paged(16)
-    hashes = [each for salt in (None, "a", "b") for each in cache.block_hashes(Prompt(tokens, salt))]
-    assert len(set(hashes)) == 12
-    assert cache.block_hashes(Prompt(tokens[:63])) == cache.block_hashes(Prompt(tokens))[:3]
-
-
-def test_a_tree_of_locked_leaves_has_nothing_to_evict() -> None:
-    tree = RadixTree(page_size=1)
-    tree.inc_lock_ref(tree.insert((1, 2, 3)))
-    with pytest.raises(LookupError):
-        tree.evict_leaf()

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import Hitlab, Ran
+from helpers import HANGS_S, Hitlab, Ran
 
 from hitlab.cache.sizes import CacheSizes
 from hitlab.client.counters import Counters, wait_for_counters
@@ -196,9 +196,9 @@ def test_interrupted_recording_keeps_the_finished_sequences_and_says_so(root: Pa
     with emulate.start("vllm", faults=Faults(hang_post=20)) as server:
         command = ["record", "--engine", "vllm", "--base-url", server.base_url, "--requests", "10", "-o", str(file)]
         process = subprocess.Popen([sys.executable, "run.py", *command], cwd=root, stderr=subprocess.PIPE, text=True)
-        assert server.hanging.wait(timeout=30)
+        assert server.hanging.wait(HANGS_S)
         os.kill(process.pid, signal.SIGINT)
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=HANGS_S)
         server.release()
     assert process.returncode == 130
     assert error.splitlines()[-1] == f"hitlab: interrupted; finished sequences: 1, in {file}"

@@ -1,4 +1,4 @@
-"""An engine's own virtual environment in the cache directory: made once, by one start at a time."""
+"""Virtual environments of the engines, in the cache directory: each is made once, by one start at a time."""
 
 import fcntl
 import json
@@ -25,12 +25,12 @@ _NO_NETWORK = re.compile(
 
 
 def environment_dir(recipe: CpuRecipe) -> Path:
-    """Where the recipe's environment is, or would be made."""
+    """The folder of the recipe's environment, whether it exists or not."""
     return cache_dir() / "envs" / recipe.name
 
 
 def is_installed(recipe: CpuRecipe) -> bool:
-    """Whether the environment is there, whole, and made by this very recipe."""
+    """Whether the environment exists, is complete and was made by this very recipe."""
     home = environment_dir(recipe)
     try:
         marker = json.loads((home / _MARKER).read_text())

@@ -19,7 +19,7 @@ _LINUX_PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(grace_seconds: float, command: list[str]) -> int:
-    """Run the command to its end or the parent's."""
+    """Run the command until it ends or the parent does; its exit status."""
     # Orphans of the command become our children, so that the dead among them do not linger as zombies where
     # process 1 reaps none (in many containers) and look alive.
     with contextlib.suppress(OSError, AttributeError):
@@ -45,7 +45,7 @@ def _outlive_parent(session: int, grace_seconds: float) -> None:
 
 
 def _end_session(session: int, grace_seconds: float) -> None:
-    """End what the command left behind when it ended itself."""
+    """End the processes that the command left behind when it ended by itself."""
     for number, seconds in ((signal.SIGTERM, grace_seconds), (signal.SIGKILL, 2.0)):
         _signal(session, number)
         deadline = time.monotonic() + seconds

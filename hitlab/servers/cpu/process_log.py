@@ -30,11 +30,11 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """Bytes written so far."""
         return self.path.stat().st_size
 
     def text(self, begin: int = 0) -> str:
-        """What stands from that byte on."""
+        """The log from that byte on; empty where the file was deleted meanwhile."""
         try:
             with self.path.open("rb") as file:
                 file.seek(begin)
@@ -43,11 +43,11 @@ class Log:
             return ""
 
     def last_line(self) -> str:
-        """What the process said last."""
+        """The last line that is not blank."""
         return _last_line(self.text(begin=max(0, self.size - _TAIL_BYTES)))
 
     def verdict(self, begin: int = 0) -> str:
-        """The line that says best why the process died, and where the rest is."""
+        """The line that says best why the process died, and the path of the log."""
         return f"{last_error_line(self.text(begin))}; its log is {self.path}"
 
 

@@ -1,4 +1,4 @@
-"""Processes of our own, which never outlive us."""
+"""Processes that end when hitlab does, however it ends."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ _UNWANTED = {"PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE", "PIP_USER", 
 
 
 class Guarded:
-    """A command under guard.py, which ends it with all its children when we leave the `with` or are gone."""
+    """A command run by guard.py, which ends it and its children when the `with` block or this process ends."""
 
     def __init__(self, command: Sequence[str], settings: Mapping[str, str], log: Log, cwd: Path) -> None:
         kept = {name: value for name, value in os.environ.items() if name not in _UNWANTED}
@@ -55,7 +55,7 @@ class Guarded:
 
 
 def in_words(status: int) -> str:
-    """An exit status, for people.
+    """An exit status in words.
 
     >>> in_words(2), in_words(128 + 15)
     ('exit status 2', 'killed by signal 15')

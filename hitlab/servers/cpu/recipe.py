@@ -1,4 +1,4 @@
-"""What an engine's file declares so that launch.py can run the real engine on a CPU. Data only."""
+"""What an engine's file declares so that server.py can run the real engine on a CPU. Data only."""
 
 import hashlib
 import json
@@ -103,12 +103,12 @@ class CpuRecipe:
 
     @property
     def full_title(self) -> str:
-        """As people write it, with the version."""
+        """The engine's name as people write it, with the version."""
         return f"{self.title} {self.version}"
 
     @property
     def digest(self) -> str:
-        """Changes when a made environment no longer is what the recipe makes."""
+        """A hash of all that an environment is made from: another one means that it has to be made again."""
         made_of = [[step.arguments for step in self.pip_steps], sorted(self.site_files.items())]
         return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:16]
 

@@ -36,7 +36,7 @@ DYING_SECONDS = 2.0  # that a server under way to its end is given when a reques
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A running server of our own."""
+    """A running server that was started here."""
 
     base_url: str
     title: str
@@ -45,7 +45,7 @@ class Server:
     _ready_at: int  # bytes of the log by then: errors before it did not end the server
 
     def death(self, wait_seconds: float = 0.0) -> str | None:
-        """Why the server has ended, in one line; None while it runs. Waits so long for an end under way."""
+        """Why the server has ended, in one line; None while it runs. Waits at most so long for an end under way."""
         status = self._process.wait(wait_seconds)
         if status is None:
             return None
@@ -60,7 +60,7 @@ class Server:
 
 @contextmanager
 def running(recipe: CpuRecipe, options: ServerOptions, progress: Progress) -> Iterator[Server]:
-    """A server, ready, its counters untouched; on leaving, whatever the reason, all its processes end.
+    """A server that is ready and has counted nothing yet; all its processes end with the block, however it is left.
 
     Makes the environment first where it is missing; `progress` gets the warning about its size and the progress.
     Raises UsageError for options the engine refuses, LaunchError for everything that can go wrong before the

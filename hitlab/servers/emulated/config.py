@@ -75,7 +75,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What a server does wrong; each field one way. POSTs that generate are counted from 1, 0 is never.
+    """What an emulated server does wrong: one fault a field. POSTs that generate are counted from 1; 0 is never.
 
     Sources: the field reports behind docs/engine-notes.md.
     """

@@ -1,7 +1,7 @@
 """What the emulated engines have in common: the nouns of a server's side of HTTP, and what each of them offers.
 
 An emulated engine speaks a real engine's dialect around that engine's cache model. A file of engines/emulated/
-reads calls and writes responses; emulate.py owns the sockets. Nothing here is a measurement, and everything an
+reads calls and writes responses; server.py owns the sockets. Nothing here is a measurement, and everything an
 emulated server sends says so: every response has the header `x-hitlab-emulated: 1`, and every version ends in
 `+emulated`.
 """
@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What goes back; after a `last` response the server is gone."""
+    """An HTTP response; a `last` one is the end of the server."""
 
     status: int = 200
     body: bytes = b""
@@ -42,7 +42,7 @@ class Response:
 
 
 def json_response(document: Any, status: int = 200, *, last: bool = False) -> Response:
-    """A document as JSON."""
+    """A response whose body is the document as JSON."""
     return Response(status, msgspec.json.encode(document), "application/json", last=last)
 
 
@@ -65,7 +65,7 @@ class Host(Protocol):
         """
 
     async def reset(self, wait_s: float = 0.0) -> bool:
-        """Empty the cache, waiting so long for running requests; whether the server says it did."""
+        """Empty the cache, waiting at most so long for running requests; whether the server claims to have done it."""
 
 
 Handler = Callable[[Host, Call], Awaitable[Response]]
@@ -80,16 +80,16 @@ class EmulatedApi(Protocol):
         """The cache of one rank."""
 
     def batch_tokens(self, config: EmulatedConfig) -> int | None:
-        """Tokens of one prefill batch whose requests do not find each other; None where they do."""
+        """Tokens of a prefill batch, where requests of one batch do not find each other's; None where they do."""
 
     def warm_up(self, config: EmulatedConfig) -> list[Generation]:
-        """What each rank generates at start-up."""
+        """Requests that each rank serves at start-up."""
 
     def routes(self, config: EmulatedConfig) -> Mapping[str, Mapping[str, Handler]]:
-        """Handlers by path and method; what this server does not have is left out."""
+        """Handlers by path and method, of a server started with this config."""
 
     def key_for(self, method: str, path: str, config: EmulatedConfig) -> str | None:
-        """The bearer token that such a call needs."""
+        """The bearer token that such a call needs; None where it needs none."""
 
     def error(self, status: int, message: str) -> Response:
         """An error in the engine's own form."""

@@ -4,7 +4,7 @@ Families are made at scrape time from the scheduler's counters, so serving a req
 """
 
 import gzip
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import Metric
@@ -14,8 +14,23 @@ from prometheus_client.utils import floatToGoString
 
 from hitlab.servers.emulated.config import Faults
 from hitlab.servers.emulated.dialect import Call, Response
+from hitlab.servers.emulated.scheduler import RankCounters
 
 Samples = Iterable[tuple[Mapping[str, str], float]]
+#: What a series shows of a rank.
+Value = Callable[[RankCounters], float]
+#: The ranks of a server, each with the labels of its series.
+RankSamples = Sequence[tuple[Mapping[str, str], RankCounters]]
+
+
+def of_ranks(ranks: RankSamples, value: Value) -> Samples:
+    """One sample of each rank."""
+    return [(labels, value(counters)) for labels, counters in ranks]
+
+
+def split_of_ranks(ranks: RankSamples, label: str, values: Mapping[str, Value]) -> Samples:
+    """As many samples of each rank as there are values, told apart by a label of this name."""
+    return [({**labels, label: name}, value(counters)) for labels, counters in ranks for name, value in values.items()]
 
 
 def counter(name: str, about: str, samples: Samples, created: float | None = None) -> Metric:

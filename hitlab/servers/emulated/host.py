@@ -13,7 +13,7 @@ from hitlab.servers.emulated.scheduler import Generation, Scheduler
 
 
 class EngineHost:
-    """The Host of a dialect's handlers: the scheduler, stepped between the turns of an event loop."""
+    """Implements Host (dialect.py): the scheduler takes one step in each turn of the event loop."""
 
     def __init__(self, dialect: EmulatedApi, config: EmulatedConfig, faults: Faults) -> None:
         self.dialect = dialect

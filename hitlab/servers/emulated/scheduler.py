@@ -20,7 +20,7 @@ _BOS = 1
 
 @dataclass(slots=True, eq=False)
 class Generation:
-    """One prompt to be continued; what is below the line is filled in by the scheduler."""
+    """One prompt to be continued; the scheduler fills in the fields below the line."""
 
     prompt: Prompt
     max_tokens: int = 1
@@ -88,13 +88,23 @@ class RankCounters:
     evicted_tokens: int = 0
     capacity_tokens: int = 0
 
+    @property
+    def found_tokens(self) -> int:
+        """Prompt tokens of all prefills that were found in the cache or in a tier behind it."""
+        return self.hit_tokens + self.external_hit_tokens
+
+    @property
+    def computed_tokens(self) -> int:
+        """Prompt tokens of all prefills that were not found."""
+        return self.prefilled_tokens - self.found_tokens
+
     def copy(self) -> "RankCounters":
         """A copy that stays as it is."""
         return replace(self, prompt_lengths=Counter(self.prompt_lengths), finish_reasons=Counter(self.finish_reasons))
 
 
 def output_token(generation: Generation, vocab_size: int) -> int:
-    """The next token: it looks random, depends on nothing but the prompt and its place, and is no special one.
+    """The next token: any but the lowest ids, which are special, made from the prompt and the token's place alone.
 
     >>> [output_token(Generation(Prompt((5, 6)), output=[0] * n), 32_000) for n in range(3)]
     [5390, 12087, 8076]
@@ -145,7 +155,7 @@ class Scheduler:
             self._turn = (self._turn + 1) % len(self.ranks)
 
     def step(self) -> bool:
-        """One step of every rank; whether another one would get further."""
+        """Let every rank take one step; whether another step would change anything."""
         moved = [rank.step() for rank in self.ranks]
         if self.idle and not self.restarts and 0 < self._faults.restart_after <= self._posts:
             self.restarts += 1
@@ -164,7 +174,7 @@ class Scheduler:
         return all(emptied)
 
     def scrape(self) -> list[RankCounters]:
-        """Each rank's counters as a scrape shows them."""
+        """Each rank's counters as a scrape shows them, which may be late by a fault."""
         self._history.append([rank.read() for rank in self.ranks])
         return self._history[0]
 
@@ -180,7 +190,7 @@ class Scheduler:
             pass
 
     def _spoil(self, generations: Sequence[Generation]) -> list[Generation]:
-        """Do what the faults do to a POST; what another client sends with it."""
+        """Do to a POST what the faults ask for; the requests that another client sends beside it."""
         faults = self._faults
         self._posts += 1
         if self._posts == faults.die_post:
@@ -251,7 +261,7 @@ class Rank:
         self._finish(generation, "abort")
 
     def read(self) -> RankCounters:
-        """The counters and where the rank stands."""
+        """A copy of the counters, with what runs, waits and is resident now."""
         self.counters.running_requests = len(self.running) + (self._cut is not None)
         self.counters.waiting_requests = len(self.waiting)
         self.counters.resident_tokens = self.cache.resident_tokens
@@ -283,7 +293,7 @@ class Rank:
         return moved
 
     def _begin(self, generation: Generation) -> int:
-        """Give it its lease; the tokens it has to compute."""
+        """Take room for a request; how many tokens it has to compute. Raises PoolFullError."""
         prompt = Prompt(generation.prompt.tokens + tuple(generation.output), generation.prompt.salt)
         lease = self.cache.begin(prompt, generation.max_tokens - len(generation.output))
         generation.lease = lease
@@ -294,7 +304,7 @@ class Rank:
         return len(prompt.tokens) - found
 
     def _count(self, generation: Generation, lease: Lease) -> int:
-        """Count a request's lookup; the tokens it found."""
+        """Count a request's lookup; how many tokens it found."""
         counters, length = self.counters, generation.prompt_tokens
         counters.prefilled_tokens += length
         counters.last_batch_queried_tokens += length
@@ -364,7 +374,7 @@ class Rank:
 
 
 class OffloadTier:
-    """A second cache, without an end, that no reset of the first one empties.
+    """A second cache of endless size, which a reset of the first one does not empty.
 
     >>> tier = OffloadTier(block_tokens=16)
     >>> prompt = Prompt(tuple(range(100)))

@@ -176,9 +176,9 @@ def test_second_start_waits_for_the_first_to_install_says_so_and_uses_what_was_m
     """The first one goes on using it, which the second must not wait for."""
     (cache / "envs").mkdir(parents=True)
     with (
+        ThreadPoolExecutor(1) as pool,
         (cache / "envs" / "fake-1.making.lock").open("w") as made,
         (cache / "envs" / "fake-1.lock").open("w") as used,
-        ThreadPoolExecutor(1) as pool,
     ):
 
         def start() -> None:
