@@ -40,7 +40,6 @@ class Trace:
 
     @property
     def requests(self) -> int:
-        """Number of requests."""
         return self.prompt_tokens.size
 
     def countable_tokens(self, engine_cap: bool = False) -> NDArray[np.int64]:
