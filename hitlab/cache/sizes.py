@@ -17,17 +17,6 @@ class CacheSizes:
     capacity_tokens: int | None = None
     ranks: int | None = None
 
-    @property
-    def all_ranks_tokens(self) -> int | None:
-        """Tokens that all ranks hold together; None where something is unknown.
-
-        >>> CacheSizes(capacity_tokens=32_768, ranks=2).all_ranks_tokens
-        65536
-        """
-        if self.capacity_tokens is None or self.ranks is None:
-            return None
-        return self.capacity_tokens * self.ranks
-
     def filled(self, block_tokens: int, pool_tokens: int) -> tuple[int, int, int]:
         """(tokens a block, blocks a rank, ranks) to start a server with; the arguments are its defaults.
 

@@ -18,9 +18,3 @@ from hitlab.cache.sizes import UNKNOWN, CacheSizes
 )
 def test_what_is_left_open_is_filled_with_defaults(asked: CacheSizes, started_with: tuple[int, int, int]) -> None:
     assert asked.filled(block_tokens=16, pool_tokens=1600) == started_with
-
-
-def test_tokens_of_all_ranks_are_unknown_as_soon_as_one_size_is() -> None:
-    assert CacheSizes(capacity_tokens=100, ranks=3).all_ranks_tokens == 300
-    assert CacheSizes(capacity_tokens=100).all_ranks_tokens is None
-    assert CacheSizes(ranks=3).all_ranks_tokens is None
