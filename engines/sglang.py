@@ -14,9 +14,29 @@ import msgspec
 
 from hitlab.cache.model import CacheModel, Ranks
 from hitlab.cache.radix import RadixCache
-from hitlab.client.counters import Counters
-from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
-from hitlab.client.metrics_page import Page, readings, tokens
+from hitlab.client.counters import Counters, Part, Tiers
+from hitlab.client.dialect import (
+    Completion,
+    Count,
+    HttpRequest,
+    LogEntry,
+    Reply,
+    ResetOutcome,
+    ServerFacts,
+    Size,
+    first_broken,
+)
+from hitlab.client.metrics_page import (
+    Owner,
+    Page,
+    Sample,
+    by_owner,
+    chosen_model,
+    in_words,
+    of_model,
+    readings,
+    tokens,
+)
 from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.tokens import Prompt, Tally
 
@@ -31,13 +51,21 @@ NO_RESET = "measure with `cold_by` fresh-prefix"
 LOG_LACKS = ""
 
 _EFFECTIVE = "sglang:prefill_effective_tokens_total"  # 0.5.18 and newer; retracted requests not counted again
-_PROMPT, _CACHED = "sglang:prompt_tokens_total", "sglang:cached_tokens_total"  # every version
+_PROMPT, _CACHED = "sglang:prompt_tokens_total", "sglang:cached_tokens_total"  # the second from 0.4.4 on
 _REALTIME = "sglang:realtime_tokens_total"  # counts retracted requests again
 _EVICTED, _RETRACTED = "sglang:evicted_tokens_total", "sglang:num_retracted_requests_total"
+_COUNTED = (_EFFECTIVE, _PROMPT, _CACHED, _REALTIME)
+_PAGE_SIZE, _POOL_SIZE = "sglang:page_size", "sglang:max_total_num_tokens"
+_HIT_GAUGE, _RUNNING_GAUGE = "sglang:cache_hit_rate", "sglang:num_running_reqs"
+METRICS: tuple[str, ...] = (*_COUNTED, _EVICTED, _RETRACTED, _PAGE_SIZE, _POOL_SIZE, _HIT_GAUGE, _RUNNING_GAUGE)
+
+_BY_EFFECTIVE, _BY_CACHED = "sglang:prefill_effective_tokens", "sglang:prompt_tokens and cached_tokens"
+_BY_REALTIME = "sglang:realtime_tokens"
 
 
 class _Finish(msgspec.Struct):
     type: str | None = None
+    message: str | None = None
 
 
 class _Meta(msgspec.Struct):
@@ -88,7 +116,8 @@ def read_completion(reply: Reply) -> Completion:
         prompt_tokens=meta.prompt_tokens,
         cached_tokens=meta.cached_tokens,
         output=generated.output_ids or None,
-        stopped=meta.finish_reason is not None and meta.finish_reason.type == "stop",
+        finish=meta.finish_reason.type if meta.finish_reason else None,
+        finish_says=(meta.finish_reason.message or "") if meta.finish_reason else "",
     )
 
 
@@ -105,9 +134,13 @@ def read_completions(reply: Reply) -> Completion:
     metas = [generated.meta_info for generated in reply.read(tuple[_Generated, ...], TITLE)]
     if not any(metas):
         raise RequestRefusedError(f"an answer without a completion: {reply.says}")
+    finishes = [meta.finish_reason for meta in metas if meta and meta.finish_reason]
+    finish = first_broken(finish.type for finish in finishes)
     return Completion(
         prompt_tokens=_sum(meta.prompt_tokens if meta else None for meta in metas),
         cached_tokens=_sum(meta.cached_tokens if meta else None for meta in metas),
+        finish=finish,
+        finish_says=next((each.message or "" for each in finishes if finish and each.type == finish), ""),
     )
 
 
@@ -127,8 +160,8 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     """Facts from /server_info, whose page size is the effective one; the pool of one rank from the metrics."""
     said = [replies[path].read(_Info, TITLE) for path in FACT_PATHS[0] if path in replies]
     info = said[0] if said else _Info()
-    block_tokens = info.page_size or _gauge(page, "sglang:page_size")
-    capacity_tokens = _gauge(page, "sglang:max_total_num_tokens") or info.max_total_num_tokens
+    block_tokens = info.page_size or _gauge(page, _PAGE_SIZE)
+    capacity_tokens = _gauge(page, _POOL_SIZE) or info.max_total_num_tokens
     chunk = info.chunked_prefill_size
     off = info.disable_radix_cache
     policy = info.radix_eviction_policy or "lru"
@@ -156,38 +189,125 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     )
 
 
-def read_counters(page: Page, model: str | None) -> Counters:
-    """Counters summed over data-parallel ranks; of tensor, pipeline and expert ranks, which repeat each other, one.
+def read_counters(page: Page, model: str | None, version: str | None = None) -> Counters:
+    """Counters of each model and role, summed over data-parallel ranks; of ranks that repeat each other, one.
 
-    An empty page is a server before its first token. Hit modes appear with their first token.
+    An empty page is a server before its first token. Hit modes, and cached_tokens, appear with their first token.
     """
-    samples = list(page)
-    if samples and not any(sample.name.startswith(("sglang:", "sglang_")) for sample in samples):
+    if not page.empty and not page.has(METRIC_PREFIX):
         raise MetricsError("no sglang: metric on the page", todo=NO_METRICS)
-    names = (_EFFECTIVE, _PROMPT, _CACHED, _REALTIME, _EVICTED, _RETRACTED)
-    pairs: dict[str, Tally] = {}
-    computed = tokens(page.named(_EFFECTIVE), mode="input")
-    modes = ("device_hit", "host_hit", "storage_hit")
-    tiers = {mode: tokens(page.named(_EFFECTIVE), mode=mode) or 0 for mode in modes}
-    if computed is not None:
-        hit = sum(tiers.values())
-        pairs["sglang:prefill_effective_tokens"] = Tally(computed + hit, hit)
-    elif any(tiers.values()):
-        raise MetricsError(f'{_EFFECTIVE} has hits but no mode="input"')
-    prompted = tokens(page.named(_PROMPT))
-    if prompted is not None:
-        pairs["sglang:prompt_tokens and cached_tokens"] = Tally(prompted, tokens(page.named(_CACHED)) or 0)
-    computed = tokens(page.named(_REALTIME), mode="prefill_compute")
-    if computed is not None:
-        hit = tokens(page.named(_REALTIME), mode="prefill_cache") or 0
-        pairs["sglang:realtime_tokens"] = Tally(computed + hit, hit)
+    owners = by_owner(page, _COUNTED)
+    parts = [_part(page, owner, series, version) for owner, series in owners.items()]
+    parts = [part for part in parts if part.pairs or part.halves]
+    gauge = page.told([_HIT_GAUGE])
+    busy = any(sample.value > 0 for name in (_HIT_GAUGE, _RUNNING_GAUGE) for sample in page.look(name))
+    if not parts and busy:
+        there = f"a gauge {gauge}" if gauge else ", ".join(page.examples(METRIC_PREFIX))
+        raise MetricsError(
+            f"this page has no token counters ({there})",
+            todo="is the page filtered on its way? name SGLang's own /metrics with `metrics_urls`",
+        )
+    only, note = chosen_model((part.model for part in parts), model)
     return Counters(
-        pairs=pairs,
-        external=Tally(0, tiers["host_hit"] + tiers["storage_hit"]),
-        preemptions=tokens(page.named(_RETRACTED)) or 0,
-        evicted_tokens=tokens(page.named(_EVICTED)),
-        raw=readings(page, names),
+        parts=tuple(part for part in parts if only in (None, part.model)),
+        preemptions=tokens(of_model(page.named(_RETRACTED), only)) or 0,
+        evicted_tokens=tokens(of_model(page.named(_EVICTED), only)),
+        raw=readings(page, (*_COUNTED, _EVICTED, _RETRACTED), only),
+        notes=(note,) if note else (),
     )
+
+
+def _part(page: Page, owner: Owner, series: Mapping[str, list[Sample]], version: str | None) -> Part:
+    """What one model in one role counts."""
+    pairs: dict[str, Tally] = {}
+    tiers: dict[str, Tiers] = {}
+    effective = series.get(_EFFECTIVE, [])
+    computed = tokens(effective, mode="input")
+    found = {mode: tokens(effective, mode=mode) or 0 for mode in ("device_hit", "host_hit", "storage_hit")}
+    if computed is not None:
+        hit = sum(found.values())
+        pairs[_BY_EFFECTIVE] = Tally(computed + hit, hit)
+        tiers[_BY_EFFECTIVE] = Tiers(local=found["device_hit"], host=found["host_hit"], storage=found["storage_hit"])
+    elif any(found.values()):
+        raise MetricsError(f'{_EFFECTIVE} has hits but no mode="input"')
+    prompted = tokens(series.get(_PROMPT, ()))
+    cached = _by_source(series.get(_CACHED, ()))
+    lacks = "" if cached or prompted is None else _no_cached(page, series[_PROMPT], version)
+    if prompted is not None and not lacks:
+        pairs[_BY_CACHED] = Tally(prompted, sum(cached.values()))
+        tiers[_BY_CACHED] = _tiers(cached)
+    computed = tokens(series.get(_REALTIME, ()), mode="prefill_compute")
+    if computed is not None:
+        hit = tokens(series.get(_REALTIME, ()), mode="prefill_cache") or 0
+        pairs[_BY_REALTIME] = Tally(computed + hit, hit)
+    return Part(
+        pairs=pairs,
+        tiers=tiers,
+        external=Tally(0, found["host_hit"] + found["storage_hit"]),
+        model=owner.model,
+        role=owner.role,
+        place=in_words(owner),
+        halves={_BY_CACHED: prompted} if lacks and prompted is not None else {},
+        lacks="" if pairs else lacks,
+        never=lacks != _NONE_YET,
+    )
+
+
+def _by_source(samples: Iterable[Sample]) -> dict[str, int]:
+    """Cached tokens by their label cache_source; a total is not added to what it is the total of."""
+    known = list(samples)
+    sources = {sample.labels.get("cache_source", "") for sample in known}
+    if len(sources) > 1:
+        sources -= {"total"}
+    counts = {
+        source: tokens(sample for sample in known if sample.labels.get("cache_source", "") == source)
+        for source in sorted(sources)
+    }
+    return {source: count for source, count in counts.items() if count is not None}
+
+
+def _tiers(cached: Mapping[str, int]) -> Tiers:
+    """The tiers that older counters tell apart; a source that no tier is known by leaves all of them unknown."""
+    storage = [source for source in cached if source.startswith("storage")]
+    if {*cached} - {"device", "host", *storage}:
+        return Tiers()
+    return Tiers(cached.get("device", 0), None, cached.get("host", 0), sum(cached[source] for source in storage))
+
+
+def _no_cached(page: Page, prompted: Iterable[Sample], version: str | None) -> str:
+    """Why cached tokens without a sample are not 0, in a sentence; "" where the page or the version says they are.
+
+    Versions before 0.4.4 have no such counter, the others show it with its first token. Those of today have labels on
+    prompt tokens that the old ones lacked. A gauge above 0 says that there were hits, so that they are missing.
+    """
+    gauge = page.told([_HIT_GAUGE])
+    newer = _release(version) >= _CACHED_SINCE or any(
+        label in sample.labels for sample in prompted for label in ("engine_type", "is_streaming")
+    )
+    had_hits = any(sample.value > 0 for sample in page.look(_HIT_GAUGE))
+    if not had_hits and (newer or page.starts_at_zero(_CACHED)):
+        return ""
+    if not had_hits and not version:
+        return _NONE_YET
+    if newer:
+        what = f"cached tokens are not on the page, though {version or 'this version'} counts them"
+    else:
+        what = f"cached tokens are not counted by this version ({version or 'not said'})"
+    return f"{what}; only the gauge {gauge}" if gauge else what
+
+
+_CACHED_SINCE = (0, 4, 4)
+_NONE_YET = "cached tokens are not on the page: none was found yet, or this version does not count them"
+
+
+def _release(version: str | None) -> tuple[int, ...]:
+    """The numbers that a version begins with; () where there are none.
+
+    >>> _release("0.5.5+emulated"), _release("0.4.3.post2"), _release(None)
+    ((0, 5, 5), (0, 4, 3), ())
+    """
+    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version or "")
+    return tuple(int(number or 0) for number in found.groups()) if found else ()
 
 
 # "[2026-11-29 21:14:36 DP0 TP0] Prefill batch, #new-seq: 18, #new-token: 4096, #cached-token: 17000, ..."; a full
@@ -254,7 +374,7 @@ def recorded_facts(sizes: Mapping[str, Any]) -> ServerFacts:
 
 
 def _gauge(page: Page | None, name: str) -> int | None:
-    samples = page.named(name) if page else []
+    samples = page.look(name) if page else []
     if not samples:
         return None
     if not math.isfinite(samples[0].value) or samples[0].value < 0:

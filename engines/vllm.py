@@ -6,18 +6,38 @@ Measured on 0.32.0 (docs/engine-notes.md); names of older versions from public r
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from hitlab.cache.model import CacheModel, Ranks
 from hitlab.cache.paged import PagedCache
-from hitlab.client.counters import Counters
-from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
-from hitlab.client.metrics_page import Page, readings, tokens
+from hitlab.client.counters import Counters, Part, Tiers
+from hitlab.client.dialect import (
+    Completion,
+    Count,
+    HttpRequest,
+    LogEntry,
+    Reply,
+    ResetOutcome,
+    ServerFacts,
+    Size,
+    first_broken,
+)
+from hitlab.client.metrics_page import (
+    Owner,
+    Page,
+    Sample,
+    by_owner,
+    chosen_model,
+    in_words,
+    of_model,
+    readings,
+    tokens,
+)
 from hitlab.errors import MetricsError, RequestRefusedError
-from hitlab.tokens import Prompt, Tally
+from hitlab.tokens import NOTHING, Prompt, Tally
 
 NAME = "vllm"
 TITLE = "vLLM"
@@ -31,6 +51,17 @@ LOG_LACKS = "vLLM's log gives only the hit rate of its last 1,000 requests, and 
 
 # The pair of today, and its name before it lost the gpu_. Around 0.10 a page has both, counting the same tokens.
 _PAIRS = ("vllm:prefix_cache", "vllm:gpu_prefix_cache")
+_HALVES = {pair: (f"{pair}_queries_total", f"{pair}_hits_total") for pair in _PAIRS}
+_EXTERNAL = ("vllm:external_prefix_cache_queries_total", "vllm:external_prefix_cache_hits_total")
+_APART = ("vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total")
+_CREATED = tuple(f"{pair}_queries_created" for pair in _PAIRS)
+_PREEMPTIONS = "vllm:num_preemptions_total"
+_INFO, _DRAFTS = "vllm:cache_config_info", "vllm:spec_decode_num_drafts_total"
+_GAUGES = ("vllm:gpu_prefix_cache_hit_rate", "vllm:cpu_prefix_cache_hit_rate")  # of engine V0, which counted no tokens
+METRICS: tuple[str, ...] = (
+    *(name for names in _HALVES.values() for name in names),
+    *(*_EXTERNAL, *_APART, *_CREATED, _PREEMPTIONS, _INFO, _DRAFTS, *_GAUGES),
+)
 
 
 class _Details(msgspec.Struct):
@@ -90,7 +121,7 @@ def read_completion(reply: Reply) -> Completion:
         prompt_tokens=completed.usage.prompt_tokens,
         cached_tokens=details.cached_tokens if details else None,
         output=choice.token_ids or None,
-        stopped=choice.finish_reason == "stop",
+        finish=choice.finish_reason,
     )
 
 
@@ -102,10 +133,11 @@ def completions(prompts: Sequence[Prompt], model: str | None) -> HttpRequest:
 
 def read_completions(reply: Reply) -> Completion:
     """Read `usage`, whose `cached_tokens` are those of the last prompt alone, so that their sum is unknown."""
-    usage = reply.read(_Completed, TITLE).usage
-    if usage is None:
+    completed = reply.read(_Completed, TITLE)
+    if completed.usage is None:
         raise RequestRefusedError(f"an answer without a completion: {reply.says}")
-    return Completion(prompt_tokens=usage.prompt_tokens, cached_tokens=None)
+    finish = first_broken(choice.finish_reason for choice in completed.choices or ())
+    return Completion(prompt_tokens=completed.usage.prompt_tokens, cached_tokens=None, finish=finish)
 
 
 def reset() -> HttpRequest:
@@ -130,7 +162,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     version = replies["/version"].read(_Version, TITLE).version if "/version" in replies else None
     models = replies["/v1/models"].read(_Models, TITLE).data if "/v1/models" in replies else None
     model = models[0] if models else _Model()
-    infos = page.named("vllm:cache_config_info") if page else []
+    infos = page.look(_INFO) if page else []
     labels = infos[0].labels if infos else {}
     ranks = max(1, len({info.labels.get("engine") for info in infos}))
     block_tokens = _number(labels, "prefix_match_unit", "hash_block_size", "block_size")
@@ -144,7 +176,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     notes = []
     if labels.get("mamba_cache_mode", "none") != "none" or labels.get("sliding_window", "None") != "None":
         notes.append("hybrid or sliding-window model: the prefix formula is an upper bound")
-    if page and page.named("vllm:spec_decode_num_drafts_total"):
+    if page and page.look(_DRAFTS):
         notes.append("speculative decoding: some drafters make every hit one block shorter")
     return ServerFacts(
         version=version,
@@ -161,27 +193,79 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     )
 
 
-def read_counters(page: Page, model: str | None) -> Counters:
-    """Counters summed over the label `engine` (ranks), of one model where the page has several."""
-    only = {"model_name": model} if model and _model_names(page) - {model} else {}
-    for family in _PAIRS:
-        names = [f"{family}_queries_total", f"{family}_hits_total"]
-        queried, hit = (tokens(page.named(name), **only) for name in names)
-        if queried is not None and hit is not None:
-            break
-        if queried is not None or hit is not None:
-            raise MetricsError(f"only one of {names[0]} and {names[1]} is on the page")
-    else:
-        raise MetricsError("no vllm:prefix_cache_queries_total on the page", todo=NO_METRICS)
-    external = [f"vllm:external_prefix_cache_{what}_total" for what in ("queries", "hits")]
-    apart = [f"vllm:mm_cache_{what}_total" for what in ("queries", "hits")]
+def read_counters(page: Page, model: str | None, version: str | None = None) -> Counters:
+    """Counters of each model and server on the page, summed over the label `engine` (ranks)."""
+    owners = by_owner(page, (name for names in _HALVES.values() for name in names))
+    parts = {owner: _part(page, owner, series, _external(page, owner, owners)) for owner, series in owners.items()}
+    if not parts and not page.has("ray_vllm:"):  # Ray shows a counter with its first token
+        raise _no_counters(page, version)
+    if parts and not any(part.pairs for part in parts.values()):
+        raise MetricsError(next(part.lacks for part in parts.values()), todo="is the page filtered on its way?")
+    only, note = chosen_model((owner.model for owner in parts), model)
+    kept = [part for part in parts.values() if only in (None, part.model)]
+    read = [name for part in kept for pair in (*part.pairs, *part.halves) for name in _HALVES[pair]]
     return Counters(
-        pairs={family: Tally(queried, hit)},
-        external=Tally(*(tokens(page.named(name), **only) or 0 for name in external)),
-        preemptions=tokens(page.named("vllm:num_preemptions_total"), **only) or 0,
-        raw=readings(page, (*names, *external, *apart, "vllm:num_preemptions_total")),
-        births=readings(page, (f"{family}_queries_created",)),
+        parts=tuple(kept),
+        preemptions=tokens(of_model(page.named(_PREEMPTIONS), only)) or 0,
+        raw=readings(page, (*read, *_EXTERNAL, *_APART, _PREEMPTIONS), only),
+        births=readings(page, _CREATED, only),
+        notes=(note,) if note else (),
     )
+
+
+def _external(page: Page, owner: Owner, owners: Iterable[Owner]) -> Tally:
+    """What the tier behind an owner's cache counts; its labels need not be the cache's where they are clear anyway."""
+    alone = [other.model for other in owners].count(owner.model) == 1
+    queried, hit = (
+        tokens(
+            sample
+            for sample in page.named(name)
+            if Owner.of(sample) == owner or (alone and Owner.of(sample).model == owner.model)
+        )
+        for name in _EXTERNAL
+    )
+    return Tally(queried or 0, hit or 0)
+
+
+def _part(page: Page, owner: Owner, series: Mapping[str, list[Sample]], external: Tally) -> Part:
+    """What one model or server on the page counts; without a pair where half of it is missing and not known to be 0."""
+    pairs, halves, lacks = {}, {}, ""
+    for pair, names in _HALVES.items():
+        counts = [tokens(series.get(name, ())) for name in names]
+        if None not in counts or (any(count is not None for count in counts) and _is_zero(page, names, counts)):
+            pairs = {pair: Tally(counts[0] or 0, counts[1] or 0)}
+        elif counts != [None, None]:
+            there, missing = names if counts[1] is None else reversed(names)
+            lacks = f"only one of a pair is on the page: {there}, and no {missing}"
+            halves = {pair: counts[0] or 0}
+        if pairs or halves:
+            break
+    return Part(
+        pairs=pairs,
+        halves=halves,
+        lacks=lacks,
+        tiers={pair: Tiers(local=tally.hit_tokens, external=external.hit_tokens) for pair, tally in pairs.items()},
+        external=external if pairs else NOTHING,
+        model=owner.model,
+        role=owner.role,
+        place=in_words(owner),
+    )
+
+
+def _is_zero(page: Page, names: Sequence[str], counts: Sequence[int | None]) -> bool:
+    return all(page.starts_at_zero(name) for name, count in zip(names, counts, strict=True) if count is None)
+
+
+def _no_counters(page: Page, version: str | None) -> MetricsError:
+    """Why there is no pair, by what the page has instead."""
+    if said := page.told(_GAUGES):
+        who = version or "this version"
+        return MetricsError(f"{who} has a gauge ({said}) and no counters", todo="upgrade vLLM, or read the gauge")
+    what = f"no {_HALVES[_PAIRS[0]][0]} on the page"
+    if names := page.examples(METRIC_PREFIX):
+        what += f", which has {', '.join(names)}"
+        return MetricsError(what, todo="is the page filtered on its way? name vLLM's own /metrics with `metrics_urls`")
+    return MetricsError(f"an empty page: {what}" if page.empty else what, todo=NO_METRICS)
 
 
 # "INFO 11-29 21:14:36 [loggers.py:335] Engine 000: ... Prefix cache hit rate: 82.7%, External prefix cache ...";
@@ -233,12 +317,3 @@ def _number(labels: Mapping[str, str], *names: str) -> int | None:
     """The first of these labels that is an integer above 0; None where none is."""
     numbers = (re.fullmatch(r"0*([1-9][0-9]{0,14})", labels.get(name, "")) for name in names)
     return next((int(number[1]) for number in numbers if number), None)
-
-
-def _model_names(page: Page) -> set[str]:
-    return {
-        sample.labels["model_name"]
-        for family in _PAIRS
-        for sample in page.named(f"{family}_queries_total")
-        if "model_name" in sample.labels
-    }

@@ -11,6 +11,7 @@ HitlabError
 │   ├── MetricsError        no counters, or counters that make no sense
 │   ├── CountersFellError   counters are lower than they were
 │   └── RequestRefusedError a completion came back with an error status
+│       └── RequestAbortedError ... or with status 200, given up on the server
 ├── LaunchError         a server of our own could not be started
 └── InterruptedRunError stopped by Ctrl-C, SIGTERM or SIGHUP (exit status 130, 143, 129)
 
@@ -74,6 +75,15 @@ class CountersFellError(ServerError):
 
 class RequestRefusedError(ServerError):
     """A completion came back with an error status."""
+
+
+class RequestAbortedError(RequestRefusedError):
+    """A completion came back with status 200, and the server had given it up; `words` are its own."""
+
+    def __init__(self, finish: str, words: str, *, where: str = "") -> None:
+        done = "aborted" if finish.startswith("abort") else f"ended ({finish})"
+        self.words = f"was {done} by the server" + (f": {words}" if words else "")
+        super().__init__(f"the request {self.words}", where=where)
 
 
 class LaunchError(HitlabError):

@@ -3,7 +3,7 @@
 Such a file builds requests and reads replies; hitlab.client.http sends them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -73,7 +73,27 @@ class Completion:
     prompt_tokens: int | None
     cached_tokens: int | None
     output: tuple[int, ...] | None = None
-    stopped: bool = False
+    finish: str | None = None  # why it ended, in the engine's word; None where it does not say
+    finish_says: str = ""  # the engine's sentence about that
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the model ended by itself, and not at the length it was asked for."""
+        return self.finish == "stop"
+
+    @property
+    def broken_off(self) -> bool:
+        """Whether the request was given up on the server, though the reply has the status 200."""
+        return self.finish in _BROKEN_OFF
+
+
+# Finish reasons of requests that the server gave up; all others ("stop", "length", a gateway's own) are answers.
+_BROKEN_OFF = frozenset({"abort", "aborted", "error", "cancelled", "canceled", "timeout"})
+
+
+def first_broken(finishes: Iterable[str | None]) -> str | None:
+    """The first finish reason of a request that the server gave up; None where there is none."""
+    return next((finish for finish in finishes if finish in _BROKEN_OFF), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +146,7 @@ class EngineApi(Protocol):
     DEFAULT_BLOCK_TOKENS: int
     FACT_PATHS: tuple[tuple[str, ...], ...]  # each a list of alternatives, the newest first
     METRIC_PREFIX: str  # of its own metrics, as "vllm:"
+    METRICS: tuple[str, ...]  # the names of all that it reads off a metrics page, as "vllm:x"
     NO_METRICS: str  # what to do when there are no counters
     NO_RESET: str  # what to do when the reset is not there
     LOG_LACKS: str  # why its log can't stand in for counters; empty where it can
@@ -161,8 +182,11 @@ class EngineApi(Protocol):
         """
         ...
 
-    def read_counters(self, page: Page, model: str | None) -> Counters:
-        """The token counters of a page. Raises MetricsError where they are missing or contradict each other."""
+    def read_counters(self, page: Page, model: str | None, version: str | None = None) -> Counters:
+        """The token counters of a page of METRICS, of one model where the page has several and this is one of them.
+
+        `version` is that of the server behind the page, where it is known. Raises MetricsError where there are none.
+        """
         ...
 
     def read_log_line(self, line: str) -> LogEntry | None:

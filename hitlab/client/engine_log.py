@@ -14,7 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import cast
 
-from hitlab.client.counters import Counters
+from hitlab.client.counters import Counters, Part
 from hitlab.client.dialect import EngineApi, LogEntry
 from hitlab.errors import InputError, MetricsError, UsageError
 from hitlab.files import ArchiveError, as_file, pieces_of, unpacked
@@ -272,7 +272,7 @@ class LogCounters:
         reading = self._log.read()
         path, tally = self._log.path, reading.tally
         return Counters(
-            pairs={self.source: tally},
+            parts=(Part(pairs={self.source: tally}),),
             preemptions=reading.preemptions,
             raw={
                 f"{path}: tokens looked up": tally.queried_tokens,

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, reduce
 from operator import add
 from types import TracebackType
@@ -20,6 +20,7 @@ from hitlab.client.metrics_page import Page, read_page
 from hitlab.errors import (
     KeyRefusedError,
     MetricsError,
+    RequestAbortedError,
     RequestRefusedError,
     ResetRefusedError,
     ServerError,
@@ -63,28 +64,49 @@ def root_url(url: str) -> str:
 
     Raises UsageError for what is no address.
     """
-    return _address(url)[0]
+    root, path, _, _ = _address(url)
+    return root + _without_routes(path)
 
 
-def _address(url: str) -> tuple[str, httpx.BasicAuth | None]:
-    """The server's root, and apart from it the user and password of the address, which must never be shown."""
+def metrics_url(url: str) -> str:
+    """Where the metrics are that an address means: one with a path of its own is taken as it is.
+
+    >>> metrics_url("h:8000"), metrics_url("http://h:8000/v1"), metrics_url("https://me:secret@h/engine_metrics")
+    ('http://h:8000/metrics', 'http://h:8000/metrics', 'https://h/engine_metrics')
+
+    Raises UsageError for what is no address.
+    """
+    root, path, query, _ = _address(url)
+    if not _without_routes(path) and not query:
+        return f"{root}/metrics"
+    return f"{root}{path}{query}"
+
+
+def _without_routes(path: str) -> str:
+    """The path without the engine's own routes at its end, and without slashes there."""
+    path = path.rstrip("/")
+    for tail in ("/metrics", "/v1/completions", "/generate", "/v1"):
+        path = path.removesuffix(tail)
+    return path.rstrip("/")
+
+
+def _address(url: str) -> tuple[str, str, str, httpx.BasicAuth | None]:
+    """Scheme and host, path, query with its "?", and apart from them the user and password, which are never shown."""
     shown = url.rpartition("@")[2]
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         user, at, host = parts.netloc.rpartition("@")
-        path = parts.path.rstrip("/")
-        for tail in ("/metrics", "/v1/completions", "/generate", "/v1"):
-            path = path.removesuffix(tail)
-        root = urlunsplit((parts.scheme, host.lower(), path.rstrip("/"), "", ""))
+        root = urlunsplit((parts.scheme, host.lower(), "", "", ""))
         # What neither httpx nor the look-up of names would take: a snowman, a control character, two dots.
-        httpx.URL(root).raw_host.decode("ascii").encode("idna")
+        httpx.URL(root + parts.path).raw_host.decode("ascii").encode("idna")
         usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not set(host) & set(" \t")
     except (ValueError, httpx.InvalidURL):
         usable = False
     if not usable:
         raise UsageError(f"{shown!r} is not an address", todo="give one like http://127.0.0.1:8000")
     name, _, password = user.partition(":")
-    return root, httpx.BasicAuth(unquote(name), unquote(password)) if at else None
+    login = httpx.BasicAuth(unquote(name), unquote(password)) if at else None
+    return root, parts.path, f"?{parts.query}" if parts.query else "", login
 
 
 class EngineClient:
@@ -101,16 +123,19 @@ class EngineClient:
     ) -> None:
         """`base_url` and `metrics_urls` may hold a user and password; the attributes of these names never do."""
         self.engine = engine
-        self.base_url, self._login = _address(base_url)
+        self.base_url, self._login = root_url(base_url), _address(base_url)[3]
         self._keys = keys or Keys()
         if self._login and self._keys.api:
             raise UsageError(
                 "a password in the address and a key, and a request has room for one", todo="leave one of them out"
             )
         # Named twice, a server would be counted twice.
-        self._metrics_logins = {f"{root}/metrics": login for root, login in map(_address, metrics_urls or [base_url])}
+        metrics = metrics_urls or [f"{root_url(base_url)}/metrics"]
+        logins = [_address(url)[3] for url in metrics_urls or [base_url]]
+        self._metrics_logins = dict(zip(map(metrics_url, metrics), logins, strict=True))
         self.metrics_urls = list(self._metrics_logins)
         self.model: str | None = None
+        self._version: str | None = None
         self._http = httpx.AsyncClient(
             timeout=httpx.Timeout(timeout_s, connect=5.0),
             limits=httpx.Limits(max_connections=connections + 2, max_keepalive_connections=connections + 2),
@@ -131,6 +156,10 @@ class EngineClient:
 
     async def facts(self) -> ServerFacts:
         """What the server says of itself. Raises UnreachableError, KeyRefusedError, ServerError."""
+        return (await self.facts_and_pages())[0]
+
+    async def facts_and_pages(self) -> tuple[ServerFacts, Mapping[str, Page] | MetricsError]:
+        """The same, and the metrics pages that some of it stands on, or why they can't be read."""
         replies: dict[str, Reply] = {}
         for alternatives in self.engine.FACT_PATHS:
             for path in alternatives:
@@ -138,37 +167,45 @@ class EngineClient:
                 if reply.status == 200:
                     replies[path] = reply
                     break
+        pages: Mapping[str, Page] | MetricsError
         try:
-            page: Page | None = (await self._pages())[0]
-        except MetricsError:
-            page = None
-        if not replies and page is None:
+            pages = await self._pages()
+        except MetricsError as error:
+            pages = error
+        if not replies and isinstance(pages, MetricsError):
+            asked = ", ".join(path for alternatives in self.engine.FACT_PATHS for path in alternatives)
             raise ServerError(
-                f"nothing there answers as {self.engine.TITLE} does",
+                f"nothing there answers as {self.engine.TITLE} does, at none of {asked}; "
+                f"{pages.where} says {pages.what}",
                 where=self.base_url,
                 todo="check `engine` and `base_url`",
             )
+        page = None if isinstance(pages, MetricsError) else next(iter(pages.values()))
         try:
             facts = self.engine.read_facts(replies, page)
         except ServerError as error:
             raise type(error)(error.what, where=self.base_url, todo=error.todo) from None
-        self.model = facts.model
-        return facts
+        self.model, self._version = facts.model, facts.version
+        return facts, pages
 
     async def scrape(self) -> Counters:
         """The token counters now, over all metrics addresses. Raises MetricsError."""
-        pages = await self._pages()
-        readings = []
-        for url, page in zip(self.metrics_urls, pages, strict=True):
-            try:
-                readings.append(self.engine.read_counters(page, self.model))
-            except MetricsError as error:
-                what, todo = _whose(page, self.engine) or (error.what, error.todo)
-                raise MetricsError(what, where=url, todo=todo) from None
-        if len(readings) > 1:
-            # Replicas have the same labels, and one of them that restarts must not hide behind another.
-            readings = [_of(url, reading) for url, reading in zip(self.metrics_urls, readings, strict=True)]
-        return reduce(add, readings)
+        return self.read_counters(await self._pages())
+
+    def read_counters(self, pages: Mapping[str, Page]) -> Counters:
+        """The token counters of pages that were read before, by their addresses. Raises MetricsError."""
+        return reduce(add, (self._counters(url, page, len(pages) == 1) for url, page in pages.items()))
+
+    def _counters(self, url: str, page: Page, alone: bool) -> Counters:
+        # Replicas may be of several versions, of which the server that was asked has said only its own.
+        same_server = alone or url.startswith(f"{self.base_url}/")
+        try:
+            found = self.engine.read_counters(page, self.model, self._version if same_server else None)
+        except MetricsError as error:
+            what, todo = _whose(page, self.engine) or (error.what, error.todo)
+            raise MetricsError(what, where=url, todo=todo) from None
+        # Replicas have the same labels, and one of them that restarts must not hide behind another.
+        return found if alone else found.at(url)
 
     async def complete(self, prompt: Prompt, max_tokens: int = 1) -> Answer:
         """Send one prompt. Raises RequestRefusedError with the engine's own words."""
@@ -190,9 +227,12 @@ class EngineClient:
         if reply.status != 200:
             raise RequestRefusedError(f"{what} got {reply.status}: {reply.says}", where=where)
         try:
-            return Answer(read(reply), latency_s)
+            completion = read(reply)
         except ServerError as error:
             raise RequestRefusedError(f"{what} got {error.what}", where=where) from None
+        if completion.broken_off:
+            raise RequestAbortedError(completion.finish or "", completion.finish_says, where=where)
+        return Answer(completion, latency_s)
 
     async def reset(self) -> ResetOutcome:
         """Empty the cache, waiting while the server is busy. Raises ResetRefusedError."""
@@ -224,17 +264,20 @@ class EngineClient:
             )
         return outcome
 
-    async def _pages(self) -> list[Page]:
-        return [await self._page(url) for url in self.metrics_urls]
+    async def _pages(self) -> dict[str, Page]:
+        """The pages by address, sorted, so that the order in which the addresses were given changes nothing."""
+        return {url: await self._page(url) for url in sorted(self.metrics_urls)}
 
     async def _page(self, url: str) -> Page:
         reply = await self._send("GET", url, {"Accept": _METRICS_ACCEPT}, self._metrics_logins[url])
         if reply.status != 200:
-            raise MetricsError(f"{reply.status}: {reply.says}", where=url, todo=self.engine.NO_METRICS)
+            raise MetricsError(f"{reply.status}: {reply.says}", where=url, todo=_todo_at(reply.status, self.engine))
         try:
-            return read_page(reply.body.decode(errors="replace"))
+            return read_page(reply.body, self.engine.METRICS)
         except MetricsError as error:
-            raise MetricsError(error.what, where=url, todo="check `metrics_urls`") from None
+            raise MetricsError(
+                error.what, where=url, todo="is this a login, a proxy or another route? check `metrics_urls`"
+            ) from None
 
     async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "`api_key_env`") -> Reply:
         """Send any request and return the reply, whatever its status. Raises UnreachableError, KeyRefusedError."""
@@ -265,7 +308,15 @@ class EngineClient:
             headers, login = {**headers, "Authorization": f"Bearer {key}"}, None
         try:
             request = self._http.build_request(method, _parsed(url), headers=headers, content=content)
-            response = await self._followed(await self._http.send(request, auth=login))
+            try:
+                answered = await self._http.send(request, auth=login)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                # A server ends a connection that was idle just when the next request comes. Only a GET may be asked
+                # again: a POST may have been counted.
+                if method != "GET":
+                    raise
+                answered = await self._http.send(request, auth=login)
+            response = await self._followed(answered)
         except httpx.TimeoutException:
             raise UnreachableError("no answer in time", where=url, todo="is the server up, and idle?") from None
         except httpx.LocalProtocolError:
@@ -301,12 +352,15 @@ def _parsed(url: str) -> httpx.URL:
     return httpx.URL(url)
 
 
-def _of(url: str, counters: Counters) -> Counters:
-    """The same counters, with the server's address in front of every series' name."""
-    raw, births = (
-        {f"{url} {series}": value for series, value in values.items()} for values in (counters.raw, counters.births)
-    )
-    return replace(counters, raw=raw, births=births)
+def _todo_at(status: int, engine: EngineApi) -> str:
+    """What to do about a metrics page that comes with this status."""
+    if status in (502, 503, 504):
+        return "what stands in front can't reach it: see its log, or name the server's own /metrics with `metrics_urls`"
+    if status >= 500:
+        return "the server's own /metrics fails: see its log"
+    if status in (404, 410):
+        return engine.NO_METRICS
+    return "name the server's own /metrics with `metrics_urls`"
 
 
 def _whose(page: Page, engine: EngineApi) -> tuple[str, str] | None:

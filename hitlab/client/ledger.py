@@ -3,9 +3,8 @@
 from typing import Protocol
 
 from hitlab.client import counters
-from hitlab.client.counters import Counters, wait_for_counters
+from hitlab.client.counters import Counters, Move, wait_for_counters
 from hitlab.errors import CountersFellError
-from hitlab.tokens import Tally
 
 
 class CounterSource(Protocol):
@@ -25,7 +24,7 @@ class CounterLedger:
         self._source = source
         self._patience_s = patience_s
         self.sent_tokens = 0
-        self.baseline = self.last = Counters({})
+        self.baseline = self.last = Counters()
 
     async def begin(self) -> Counters:
         """Read the counters and take them as the baseline. Raises MetricsError."""
@@ -42,13 +41,17 @@ class CounterLedger:
         """Prompt tokens were sent."""
         self.sent_tokens += tokens
 
-    async def read(self) -> Counters:
+    async def read(self, *, twice: bool = True) -> Counters:
         """The counters once they hold everything sent, or as they are when that takes too long.
+
+        `twice` waits for a second reading like the first, so that nothing that is still moving is missed.
 
         Raises MetricsError, and CountersFellError where they are lower than they were.
         """
         patience_s = counters.SETTLE_S if self._patience_s is None else self._patience_s
-        now = await wait_for_counters(self._source.scrape, self.baseline, self.sent_tokens, self.last, patience_s)
+        now = await wait_for_counters(
+            self._source.scrape, self.baseline, self.sent_tokens, self.last, patience_s, twice=twice
+        )
         fallen = now.restarted_since(self.last)
         if fallen:
             raise CountersFellError(f"{fallen}: the server restarted, or another one answered")
@@ -74,7 +77,6 @@ class CounterLedger:
         """Take what was counted for what was sent, so that a difference is told once."""
         self.sent_tokens = self.counted_tokens
 
-    def moved(self, before: Counters, after: Counters) -> tuple[Tally, Tally]:
-        """What the prefix cache and the tiers behind it counted between two readings since the baseline."""
-        local = after.since(self.baseline)[0] - before.since(self.baseline)[0]
-        return local, after.external - before.external
+    def moved(self, before: Counters, after: Counters) -> Move:
+        """What was counted between two readings since the baseline."""
+        return after.move(before)

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from hitlab import __version__
-from hitlab.client.counters import Counters
+from hitlab.client.counters import Counters, Move
 from hitlab.client.dialect import EngineApi, ServerFacts
 from hitlab.client.http import Answer
 from hitlab.experiment.closed_form import phase_tally
@@ -17,7 +17,7 @@ from hitlab.experiment.shape import Phase
 from hitlab.measurement.checks import Checks
 from hitlab.measurement.verdict import alike_block_sizes, judge
 from hitlab.results.run_result import SCHEMA_VERSION, EngineInfo, PhaseResult, Result
-from hitlab.tokens import Prompt, Tally
+from hitlab.tokens import Prompt
 
 
 @dataclass(slots=True)
@@ -57,31 +57,18 @@ class Answers:
         return sorted(self.latencies_s)[len(self.latencies_s) // 2]
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What the counters moved by during a phase."""
-
-    local: Tally  # the prefix cache
-    external: Tally  # tiers behind it
-    evicted_tokens: int | None
-    counters: str  # the metric that the tally was read from
-
-    @property
-    def apart_tokens(self) -> int:
-        """Hits of another tier that are counted apart from the prefix cache's; a response counts them all the same."""
-        return self.external.hit_tokens if self.external.queried_tokens else 0
-
-
 def evicted_between(before: Counters, after: Counters) -> int | None:
     """Tokens evicted between two readings; None where the engine does not count them."""
     return None if after.evicted_tokens is None else after.evicted_tokens - (before.evicted_tokens or 0)
 
 
-def phase_result(phase: Phase, planned: Plan, facts: ServerFacts, answers: Answers, moved: Moved) -> PhaseResult:
+def phase_result(
+    phase: Phase, planned: Plan, facts: ServerFacts, answers: Answers, moved: Move, evicted_tokens: int | None
+) -> PhaseResult:
     """One phase as it is kept: measured, and predicted by the closed form and by the model."""
     assert facts.block_tokens is not None
     closed_form = phase_tally(phase, planned.experiment.shape, facts.block_tokens, facts.ranks)
-    measured = moved.local
+    measured = moved.tally
     error_tokens = measured.hit_tokens - answers.predicted_tokens
     return PhaseResult(
         name=phase.name,
@@ -90,19 +77,22 @@ def phase_result(phase: Phase, planned: Plan, facts: ServerFacts, answers: Answe
         prompt_tokens=answers.prompt_tokens,
         queried_tokens=measured.queried_tokens,
         hit_tokens=measured.hit_tokens,
-        hit_rate=measured.hit_rate,
+        hit_rate=moved.hit_rate,
         closed_form_hit_tokens=closed_form.hit_tokens,
         model_hit_tokens=answers.predicted_tokens,
         error_tokens=error_tokens,
         error_points=100 * error_tokens / answers.prompt_tokens,
         agrees=error_tokens == 0,
-        computed_tokens=measured.queried_tokens - measured.hit_tokens,
+        computed_tokens=measured.queried_tokens - measured.hit_tokens - moved.apart_tokens,
         median_latency_s=answers.median_latency_s,
         reported_cached_tokens=answers.cached_tokens,
         external_hit_tokens=moved.external.hit_tokens,
-        overall_hit_rate=Tally(measured.queried_tokens, measured.hit_tokens + moved.apart_tokens).hit_rate,
-        evicted_tokens=moved.evicted_tokens,
-        counters=moved.counters,
+        overall_hit_rate=moved.overall_hit_rate,
+        local_hit_tokens=moved.tiers.local,
+        host_hit_tokens=moved.tiers.host,
+        storage_hit_tokens=moved.tiers.storage,
+        evicted_tokens=evicted_tokens,
+        counters=moved.source,
         prompts_sha256=answers.digest.hexdigest(),
     )
 

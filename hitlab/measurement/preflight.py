@@ -14,6 +14,7 @@ from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import HitlabError, KeyRefusedError, ServerError, UnreachableError
 from hitlab.experiment.vocabulary import safe_range
 from hitlab.flags import in_flags
+from hitlab.measurement.prepare import no_rate
 from hitlab.tokens import Prompt
 
 PROBE_TOKENS = 8
@@ -93,8 +94,13 @@ async def _metrics(client: EngineClient) -> tuple[Counters | None, Finding]:
     try:
         counters = await client.scrape()
     except ServerError as error:
-        return None, Finding("metrics", False, error.what, error.todo)
-    return counters, Finding("metrics", True, next(iter(counters.pairs), "no token counted yet"))
+        what = f"{error.where}: {error.what}" if error.where else error.what
+        return None, Finding("metrics", False, what, error.todo)
+    if why := no_rate(counters):
+        return None, Finding("metrics", False, why.what, why.todo)
+    sources = counters.move(Counters()).source
+    said = "; ".join(filter(None, (sources or counters.lacks or "no token counted yet", *counters.notes)))
+    return counters, Finding("metrics", True if sources else None, said)
 
 
 async def _reset_route(client: EngineClient) -> Finding:

@@ -4,11 +4,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hitlab import families
+from hitlab.client.counters import Counters
 from hitlab.client.dialect import ServerFacts
 from hitlab.client.engine_log import LogCounters
 from hitlab.client.http import EngineClient
 from hitlab.client.model_files import vocabulary_tokens
-from hitlab.errors import InputError, UsageError
+from hitlab.errors import InputError, MetricsError, UsageError
 from hitlab.experiment.fit import longest_prompt, require_fits, require_ids, warnings, with_auto_flood
 from hitlab.experiment.plan import Experiment, Plan, plan
 from hitlab.experiment.steps import Workload
@@ -71,17 +72,38 @@ def _endless_tokens(planned: Plan) -> int:
     return 2 * (flood_tokens + 8 * experiment.shape.requests * request_tokens)
 
 
-async def ask(client: EngineClient, log: LogCounters | None = None) -> ServerFacts:
-    """What the server says of itself, where its counters (or, given a log, its lines) can be read.
+async def ask(client: EngineClient, log: LogCounters | None = None) -> tuple[ServerFacts, Counters]:
+    """What the server says of itself, and its counters (or, given a log, those of its lines) at this moment.
 
-    Raises UnreachableError, KeyRefusedError, MetricsError and ServerError.
+    Raises UnreachableError, KeyRefusedError, ServerError, and MetricsError for counters that give no hit rate.
     """
-    facts = await client.facts()
     if log is None:
-        await client.scrape()  # a page that can't be read explains more than the facts it leaves unsaid
-        return facts
+        facts, pages = await client.facts_and_pages()
+        if isinstance(pages, MetricsError):  # explains more than the facts it leaves unsaid
+            raise pages
+        counters = client.read_counters(pages)
+        if why := no_rate(counters):
+            raise MetricsError(why.what, where=", ".join(client.metrics_urls), todo=why.todo)
+        return replace(facts, notes=(*facts.notes, *counters.notes)), counters
+    facts = await client.facts()
     note = f"tokens were counted in the {log.source}, not by counters; they count only where they add up"
-    return replace(facts, notes=(*facts.notes, note))
+    return replace(facts, notes=(*facts.notes, note)), await log.scrape()
+
+
+def no_rate(counters: Counters) -> MetricsError | None:
+    """Why these counters can give no hit rate, and what to do; None where they can.
+
+    Hits that are only not known yet are no reason: they may come with the first hit, and a run says so if they don't.
+    """
+    if never := next((part.lacks for part in counters.parts if part.lacks and part.never), ""):
+        return MetricsError(never, todo="upgrade the server, or read the gauge; is the page filtered on its way?")
+    if counters.mixed:
+        return MetricsError(counters.mixed, todo="name one server's own /metrics with `metrics_urls`")
+    if wrong := counters.move(Counters()).contradiction:
+        return MetricsError(
+            wrong, todo="name the server's own /metrics with `metrics_urls`: one of prefill, not decode"
+        )
+    return None
 
 
 def log_counters(client: EngineClient, log: Path | None) -> LogCounters | None:

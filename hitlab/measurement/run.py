@@ -18,14 +18,14 @@ from hitlab.client.counters import Counters
 from hitlab.client.dialect import ResetOutcome
 from hitlab.client.http import Answer, EngineClient
 from hitlab.client.ledger import CounterLedger, CounterSource
-from hitlab.errors import CountersFellError, ServerError
+from hitlab.errors import CountersFellError, RequestAbortedError, ServerError
 from hitlab.experiment.batches import Batch, batches
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.shape import Phase
 from hitlab.experiment.steps import Act
 from hitlab.measurement.asked import Asked
 from hitlab.measurement.checks import CheckName, Checks
-from hitlab.measurement.outcome import Answers, Moved, evicted_between, phase_notes, phase_result, run_result
+from hitlab.measurement.outcome import Answers, evicted_between, phase_notes, phase_result, run_result
 from hitlab.measurement.prepare import Prepared, ask, log_counters, prepare
 from hitlab.results.run_result import PhaseResult, Result
 from hitlab.tokens import Prompt
@@ -63,15 +63,15 @@ async def prepare_run(client: EngineClient, asked: Asked, experiment: Experiment
     Raises UsageError where the experiment does not fit the server, ServerError where the server can't be measured.
     """
     source = log_counters(client, log)
-    facts = await ask(client, source)
-    return Run(client, prepare(facts, asked, experiment), source or client)
+    facts, counted = await ask(client, source)
+    return Run(client, prepare(facts, asked, experiment), source or client, counted)
 
 
 class Run:
     """One run: `walk` it, then ask for its `result`, also when it was cut short."""
 
-    def __init__(self, client: EngineClient, prepared: Prepared, source: CounterSource) -> None:
-        """`source` is where the counters are read."""
+    def __init__(self, client: EngineClient, prepared: Prepared, source: CounterSource, counted: Counters) -> None:
+        """`source` is where the counters are read, `counted` what they were when the server was asked."""
         facts = prepared.facts
         self.prepared = prepared
         self._client = client
@@ -79,6 +79,7 @@ class Run:
         self._model = client.engine.cache_model(facts)
         self._counts = facts.caching is not False  # with caching off the counters stand still
         self._ledger = CounterLedger(source, None if self._counts else 0)
+        self._ledger.rebase(counted)
         self._checks = Checks(prepared.checks)
         self._notes = list(facts.notes)
         self._just_reset = False
@@ -88,11 +89,11 @@ class Run:
 
     async def walk(self, watch: Watch) -> None:
         """Every step in turn. Raises ServerError only while nothing has been measured."""
-        await self._ledger.begin()
+        last = self.prepared.plan.phases[-1] if self.prepared.plan.phases else None
         try:
             for step in batches(self.prepared.plan, self._workload, self.prepared.facts.ranks):
                 if isinstance(step, Batch):
-                    await self._send(step, watch)
+                    await self._send(step, watch, step.phase is last)
                 elif step is Act.RESET:
                     watch.step("reset", 0)
                     await self._empty()
@@ -128,7 +129,8 @@ class Run:
             name = CheckName.COUNTERS_NEVER_FELL if isinstance(error, CountersFellError) else check
             if not self.phases and name in (CheckName.RESET_CONFIRMED, CheckName.COUNTERS_READABLE):
                 raise
-            self._checks.fail(name, f"{what}: {error}" if what else str(error))
+            said = f" {error.words}" if isinstance(error, RequestAbortedError) else f": {error}"
+            self._checks.fail(name, f"{what}{said}" if what else str(error))
             raise _StoppedError from None
 
     async def _empty(self) -> None:
@@ -154,9 +156,9 @@ class Run:
         before = await self._read_counters()
         answer = await self._request(canary)
         after = await self._read_counters()
-        hit, external = self._ledger.moved(before, after)
-        if answer.completion.cached_tokens or external.hit_tokens or hit.hit_tokens:
-            where = "a tier behind the cache" if external.hit_tokens else "the cache"
+        moved = self._ledger.moved(before, after)
+        if answer.completion.cached_tokens or moved.external.hit_tokens or moved.hit_tokens:
+            where = "a tier behind the cache" if moved.external.hit_tokens else "the cache"
             self._checks.fail(
                 CheckName.RESET_CONFIRMED, f"a prompt still hit after the reset, in {where}; {outcome.detail}"
             )
@@ -168,8 +170,8 @@ class Run:
         limit = self.prepared.facts.max_model_tokens or self.prepared.plan.experiment.shape.prompt_tokens
         return min(2 * self.prepared.block_tokens + 1, max(2, limit - 1))
 
-    async def _send(self, batch: Batch, watch: Watch) -> None:
-        """Send a batch, and tally it if it is a measured phase."""
+    async def _send(self, batch: Batch, watch: Watch, last: bool) -> None:
+        """Send a batch, and tally it if it is a measured phase; after the `last` nothing more is read."""
         name = batch.phase.name if batch.phase else "flood"
         watch.step(name, batch.requests)
         before, answers = self._ledger.last, Answers(batch.output_tokens)
@@ -187,7 +189,7 @@ class Run:
         else:
             await _together([self._drain(prompts, answers, name, watch) for _ in range(batch.concurrency)])
         self._checks.made(CheckName.EVERY_REQUEST_ANSWERED)
-        after = await self._read_counters()
+        after = await self._read_counters(twice=last)
         if batch.phase:
             self._tally(batch.phase, answers, before, after)
 
@@ -250,19 +252,22 @@ class Run:
         """The first request after a reset finds nothing, here or in a tier behind the cache."""
         self._just_reset = False
         self._checks.made(CheckName.COLD_START)
-        hit, external = self._ledger.moved(before, await self._read_counters())
-        if hit.hit_tokens or external.hit_tokens:
-            where = f"{external.hit_tokens:,} of them external" if external.hit_tokens else "in the cache"
+        moved = self._ledger.moved(before, await self._read_counters())
+        hit, external = moved.hit_tokens or 0, moved.external.hit_tokens
+        if hit or external:
+            where = f"{external:,} of them external" if external else "in the cache"
             self._checks.fail(
                 CheckName.COLD_START,
-                f"the first request of {name} hit {hit.hit_tokens + external.hit_tokens:,} tokens, {where}: "
-                "the baseline is warm",
+                f"the first request of {name} hit {hit + moved.apart_tokens:,} tokens, {where}: the baseline is warm",
             )
 
-    async def _read_counters(self) -> Counters:
-        """The counters once they hold everything sent, held against what was sent."""
+    async def _read_counters(self, *, twice: bool = False) -> Counters:
+        """The counters once they hold everything sent, held against what was sent.
+
+        Where others follow one reading is enough, because what comes late, or is not ours, is seen by the next.
+        """
         with self._operation(CheckName.COUNTERS_READABLE):
-            now = await self._ledger.read()
+            now = await self._ledger.read(twice=twice)
         self._checks.made(CheckName.COUNTERS_NEVER_FELL, CheckName.QUERIES_ADD_UP, CheckName.NO_PREEMPTION)
         off, preempted = self._ledger.off_tokens, self._ledger.preemptions
         if preempted:
@@ -283,18 +288,20 @@ class Run:
 
     def _tally(self, phase: Phase, answers: Answers, before: Counters, after: Counters) -> None:
         """Keep a measured phase, and hold what its responses report against the counters."""
-        local, external = self._ledger.moved(before, after)
-        source = after.since(self._ledger.baseline)[1]
-        moved = Moved(local, external, evicted_between(before, after), source)
-        reported = answers.cached_tokens
+        moved = self._ledger.moved(before, after)
+        if wrong := moved.part.lacks or moved.contradiction:
+            self._checks.fail(CheckName.COUNTERS_READABLE, f"{phase.name}: {wrong}")
+        reported, hit = answers.cached_tokens, moved.hit_tokens or 0
         if reported is not None:
             self._checks.made(CheckName.RESPONSES_AGREE)
-            if reported not in (local.hit_tokens, local.hit_tokens + moved.apart_tokens):
+            if reported not in (hit, hit + moved.apart_tokens):
                 self._checks.fail(
                     CheckName.RESPONSES_AGREE,
-                    f"{phase.name}: {reported:,} cached tokens in the responses, {local.hit_tokens:,} in the counters",
+                    f"{phase.name}: {reported:,} cached tokens in the responses, {hit:,} in the counters",
                 )
-        result = phase_result(phase, self.prepared.plan, self.prepared.facts, answers, moved)
+        result = phase_result(
+            phase, self.prepared.plan, self.prepared.facts, answers, moved, evicted_between(before, after)
+        )
         self._notes += phase_notes(result, answers)
         self.phases.append(result)
 

@@ -52,11 +52,14 @@ class PhaseResult(msgspec.Struct, frozen=True, kw_only=True):
     error_tokens: int  # measured minus model
     error_points: float
     agrees: bool
-    computed_tokens: int
+    computed_tokens: int  # that no tier had
     median_latency_s: float
     reported_cached_tokens: int | None  # sum over the responses; None where they do not say
     external_hit_tokens: int  # of a tier behind the cache
     overall_hit_rate: float | None = None  # that tier's hits counted too
+    local_hit_tokens: int | None = None  # of the cache beside the model; None where the engine does not tell it apart
+    host_hit_tokens: int | None = None  # of SGLang's host memory, among the hit tokens
+    storage_hit_tokens: int | None = None  # of the storage behind that, among the hit tokens
     evicted_tokens: int | None
     counters: str  # the metric the tally was read from
     prompts_sha256: str

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from hitlab import families
 from hitlab.client.counters import Counters
+from hitlab.client.dialect import EngineApi
 from hitlab.client.metrics_page import read_page, tokens
 from hitlab.errors import MetricsError
 from hitlab.tokens import Tally
@@ -38,12 +39,12 @@ sglang:prefill_effective_tokens_total{mode="input",dp_rank="1",tp_rank="0"} 100
 NEW_PAIR = "vllm:prefix_cache_queries_total 100\nvllm:prefix_cache_hits_total 96\n"
 
 
-def counters(engine: object, text: str, model: str | None = None) -> Counters:
-    return engine.read_counters(read_page(text), model)  # type: ignore[attr-defined,no-any-return]
+def counters(engine: EngineApi, text: str, model: str | None = None) -> Counters:
+    return engine.read_counters(read_page(text, engine.METRICS), model)
 
 
 def only_tally(found: Counters) -> Tally:
-    return found.since(Counters({}))[0]
+    return found.since(Counters())[0]
 
 
 @pytest.mark.parametrize(
@@ -57,12 +58,12 @@ def only_tally(found: Counters) -> Tally:
         (SGLANG, "sglang/p1_a_after.prom", Tally(174_344, 135_819)),
     ],
 )
-def test_real_pages_give_the_tokens_they_hold(data: Path, engine: object, body: str, tally: Tally) -> None:
+def test_real_pages_give_the_tokens_they_hold(data: Path, engine: EngineApi, body: str, tally: Tally) -> None:
     assert only_tally(counters(engine, (data / "golden" / body).read_text())) == tally
 
 
 def test_real_sglang_page_of_two_ranks_is_their_sum(data: Path) -> None:
-    page = read_page((data / "golden/sglang/dp2_p1_after.prom").read_text())
+    page = read_page((data / "golden/sglang/dp2_p1_after.prom").read_text(), SGLANG.METRICS)
     by_rank = [
         sum(tokens(page.named("sglang:prefill_effective_tokens_total"), dp_rank=rank, mode=mode) or 0
             for mode in ("input", "device_hit"))
@@ -124,7 +125,9 @@ def test_openmetrics_spelling_with_exemplars_reads_the_same() -> None:
 
 
 def test_label_values_may_hold_braces_quotes_and_commas() -> None:
-    page = read_page('vllm:prefix_cache_hits_total{model_name="org/My \\"M\\" {v1}, x"} 1.1397472e+07 1700000000000\n')
+    page = read_page(
+        'vllm:prefix_cache_hits_total{model_name="org/My \\"M\\" {v1}, x"} 1.1397472e+07 1700000000000\n', VLLM.METRICS
+    )
     (sample,) = page.named("vllm:prefix_cache_hits_total")
     assert sample.labels["model_name"] == 'org/My "M" {v1}, x'
     assert tokens([sample]) == 11_397_472
@@ -137,12 +140,12 @@ def test_byte_order_mark_is_dropped() -> None:
 @pytest.mark.parametrize("body", ["<html>login</html>", '{"detail":"Not Found"}', "Not Found"])
 def test_what_is_no_metrics_page_is_refused(body: str) -> None:
     with pytest.raises(MetricsError, match="not a metrics page"):
-        read_page(body)
+        read_page(body, VLLM.METRICS)
 
 
 def test_series_that_stands_twice_is_refused_not_added() -> None:
     with pytest.raises(MetricsError, match="twice"):
-        read_page(NEW_PAIR + "vllm:prefix_cache_hits_total 96\n")
+        counters(VLLM, NEW_PAIR + "vllm:prefix_cache_hits_total 96\n")
 
 
 @pytest.mark.parametrize("value", ["NaN", "+Inf", "-1"])

@@ -101,7 +101,8 @@ def test_server_of_the_other_engine_is_recognised_by_its_metrics(hitlab: Hitlab,
     with emulate.start(other) as server:
         ran = hitlab("preflight", "--engine", engine, "--base-url", server.base_url)
     assert ran.status == 4
-    assert f"FAIL metrics: the page has {other}: metrics; did you mean --engine {other}?" in ran.out
+    says = f"the page has {other}: metrics; did you mean --engine {other}?"
+    assert f"FAIL metrics: {server.base_url}/metrics: {says}" in ran.out
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hitlab import families
-from hitlab.client.counters import Counters
+from hitlab.client.counters import Counters, Part
 from hitlab.client.http import EngineClient
 from hitlab.measurement.watch import Meter, ceiling
 from hitlab.servers.emulated import server as emulate
@@ -29,7 +29,7 @@ from hitlab.tokens import Prompt, Tally
 
 def reading(queried: int, hit: int, evicted: int | None = None, preemptions: int = 0) -> Counters:
     raw = {"queries": float(queried), "hits": float(hit)}
-    return Counters({"pair": Tally(queried, hit)}, evicted_tokens=evicted, preemptions=preemptions, raw=raw)
+    return Counters((Part({"pair": Tally(queried, hit)}),), evicted_tokens=evicted, preemptions=preemptions, raw=raw)
 
 
 def test_interval_is_the_difference_and_not_the_lifetime() -> None:
@@ -61,7 +61,9 @@ def test_restart_of_one_of_two_servers_shows_under_its_own_address() -> None:
 
     def both(first: int, second: int) -> Counters:
         parts = [
-            Counters({"pair": Tally(count, 0)}, raw={f"http://{host}:8000/metrics queries": float(count)})
+            Counters((Part({"pair": Tally(count, 0)}),), raw={"queries": float(count)}).at(
+                f"http://{host}:8000/metrics"
+            )
             for host, count in (("a", first), ("b", second))
         ]
         return parts[0] + parts[1]
@@ -86,7 +88,7 @@ def test_intervals_add_up_to_the_whole_watch(steps: list[tuple[int, int]]) -> No
     for number, (new, cached) in enumerate(steps, 1):
         queried, hit = queried + new + cached, hit + cached
         interval = meter.read(reading(queried, hit), float(number), "t")
-        shown += Tally(interval.queried_tokens, interval.hit_tokens)
+        shown += Tally(interval.queried_tokens or 0, interval.hit_tokens or 0)
     assert shown == meter.tally == Tally(queried - 7, hit - 3)
 
 

@@ -34,7 +34,7 @@ def test_real_engine_starts_counts_resets_and_leaves_nothing_behind(recipe: CpuR
             assert facts.capacity_tokens in (32_768, 32_768 - 32)
             before = await client.scrape()
             # Nothing the start did was counted, not even a warm-up.
-            assert all(tally == Tally(0, 0) for tally in before.pairs.values())
+            assert all(tally == Tally(0, 0) for part in before.parts for tally in part.pairs.values())
             cached = [(await client.complete(prompt)).completion.cached_tokens for _ in range(2)]
             assert (await client.reset()).done is not False
             cached.append((await client.complete(prompt)).completion.cached_tokens)

@@ -12,7 +12,7 @@ import pytest
 from helpers import HANGS_S, Hitlab, Ran
 
 from hitlab.cache.sizes import CacheSizes
-from hitlab.client.counters import Counters, wait_for_counters
+from hitlab.client.counters import Counters, Part, wait_for_counters
 from hitlab.errors import UsageError
 from hitlab.recordings.recording import Recording, read_recording
 from hitlab.recordings.sequences import RandomSequence, Shape
@@ -269,7 +269,7 @@ def test_a_shape_without_room_is_refused() -> None:
 
 
 def pages(*queried: int) -> list[Counters]:
-    return [Counters({"c": Tally(tokens, 0)}, raw={"c": tokens}) for tokens in queried]
+    return [Counters((Part({"c": Tally(tokens, 0)}),), raw={"c": tokens}) for tokens in queried]
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def test_the_engines_own_file_reads_back_how_the_server_was_started(name: str, p
         for path in (path for paths in engine.FACT_PATHS for path in paths):
             got = caller.http.get(path)
             replies[path] = Reply(got.status_code, got.content)
-        page = read_page(caller.http.get("/metrics").text)
+        page = read_page(caller.http.get("/metrics").text, engine.METRICS)
         facts = engine.read_facts(replies, page)
     assert facts.emulated
     assert (facts.block_tokens, facts.ranks, facts.caching) == (32, 2, True)
