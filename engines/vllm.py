@@ -99,6 +99,10 @@ class _Model(msgspec.Struct):
 
 class _Models(msgspec.Struct):
     data: tuple[_Model, ...] | None = None
+    models: tuple[_Model | str, ...] | None = None  # as a gateway may list them
+
+    def listed(self) -> list[_Model]:
+        return [_Model(id=each) if isinstance(each, str) else each for each in self.data or self.models or ()]
 
 
 def completion(prompt: Prompt, model: str | None, max_tokens: int) -> HttpRequest:
@@ -160,8 +164,8 @@ def read_reset(reply: Reply) -> ResetOutcome:
 def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     """Facts: block size, pool and caching from the labels of cache_config_info, which are the effective values."""
     version = replies["/version"].read(_Version, TITLE).version if "/version" in replies else None
-    models = replies["/v1/models"].read(_Models, TITLE).data if "/v1/models" in replies else None
-    model = models[0] if models else _Model()
+    models = replies["/v1/models"].read(_Models, TITLE).listed() if "/v1/models" in replies else []
+    model = _served(models, page)
     infos = page.look(_INFO) if page else []
     labels = infos[0].labels if infos else {}
     ranks = max(1, len({info.labels.get("engine") for info in infos}))
@@ -191,6 +195,15 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
         emulated="emulated" in str(version),
         notes=tuple(notes),
     )
+
+
+def _served(models: Sequence[_Model], page: Page | None) -> _Model:
+    """The model to ask: the first that is listed and counted on the page, else the first, else the page's only one."""
+    owners = by_owner(page, (_HALVES[pair][0] for pair in _PAIRS), strict=False) if page else {}
+    counted = {owner.model for owner in owners} - {""}
+    if models:
+        return next((model for model in models if model.id in counted), models[0])
+    return _Model(id=min(counted)) if len(counted) == 1 else _Model()
 
 
 def read_counters(page: Page, model: str | None, version: str | None = None) -> Counters:

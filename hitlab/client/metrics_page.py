@@ -174,11 +174,14 @@ def in_words(owner: Owner) -> str:
     return ", ".join(f"{label}={value}" for label, value in owner.place)
 
 
-def by_owner(page: Page, names: Iterable[str]) -> dict[Owner, dict[str, list[Sample]]]:
-    """Samples of these names, apart for each owner, in an order that the page's lines do not decide."""
+def by_owner(page: Page, names: Iterable[str], *, strict: bool = True) -> dict[Owner, dict[str, list[Sample]]]:
+    """Samples of these names, apart for each owner, in an order that the page's lines do not decide.
+
+    Raises MetricsError for a name that can't be used; unless `strict` its lines that can't are left out.
+    """
     found: dict[Owner, dict[str, list[Sample]]] = {}
     for name in names:
-        for sample in page.named(name):
+        for sample in page.named(name) if strict else page.look(name):
             found.setdefault(Owner.of(sample), {}).setdefault(name, []).append(sample)
     return dict(sorted(found.items()))
 
