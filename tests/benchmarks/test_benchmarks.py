@@ -9,6 +9,7 @@ import pytest
 
 RATIOS = {
     "startup": ["predict / import typer, rich"],
+    "metrics_page": ["20 MB of lines: read / split", "20 MB of labels: read / split", "54 kB: read / split"],
     "driver": ["measure / bare httpx loop", "whole command / its imports"],
     "replay": ["s3fifo / bare loop", "whole command / import numba"],
     "sweep": ["whole curve / lru replay", "sweep of 10 x 30 / one replay"],
