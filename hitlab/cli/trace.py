@@ -7,6 +7,8 @@ import typer
 
 from hitlab.cli import _options as opt
 from hitlab.cli import _trace_options as given
+from hitlab.cli._format import percent
+from hitlab.cli._tables import sheet
 
 if TYPE_CHECKING:
     from hitlab.simulation.trace_info import Arrivals, Inspection
@@ -35,7 +37,7 @@ def info(
 
     Example: hitlab trace info conversation_trace.jsonl
     """
-    from hitlab.simulation import hit_curve, trace_info
+    from hitlab.simulation import hit_curve, trace_info  # here, for they load numba
 
     requests = given.read(trace, block_size, form, skip_malformed)
     found = trace_info.inspect(
@@ -50,8 +52,6 @@ def info(
 
 
 def _print(found: "Inspection", path: Path) -> None:
-    from rich.table import Table
-
     references = max(1, found.block_references)
     rows = {
         "trace": f"{path.name}, blocks of {found.block_tokens:,} tokens",
@@ -70,16 +70,11 @@ def _print(found: "Inspection", path: Path) -> None:
     }
     if found.skipped_rows:
         rows["skipped rows"] = f"{found.skipped_rows:,}"
-    sheet = Table(box=None, show_header=False, pad_edge=False)
-    sheet.add_column(no_wrap=True)
-    sheet.add_column(overflow="fold")
-    for name, text in rows.items():
-        sheet.add_row(name, text)
-    opt.console().print(sheet)
+    opt.console().print(sheet(rows))
 
 
 def _percent(rate: float | None) -> str:
-    return "none" if rate is None else f"{rate:.3%}"
+    return percent(rate, unit="%", missing="none")
 
 
 def _arrivals(arrivals: "Arrivals | None") -> dict[str, str]:
