@@ -163,7 +163,7 @@ def _run(lab_run: LabRun, targets: list[_target.Target], out: Path, as_json: boo
     files.check_folder(out)
     if any(where.emulate for where in targets):
         print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one", file=sys.stderr)
-    stopped: InterruptedRunError | None = None
+    stopped: Exception | None = None
     try:
         for where in targets:
             with where.connected(connections=64) as (loop, client), progress(f"lab {lab_run.name}") as told:
@@ -171,6 +171,8 @@ def _run(lab_run: LabRun, targets: list[_target.Target], out: Path, as_json: boo
         lab_run.complete = True
     except KeyboardInterrupt:
         stopped = InterruptedRunError("interrupted", todo="the points that were measured are kept")
+    except Exception as error:  # as when the server dies: what was measured before is worth as much
+        stopped = error
     result = lab_run.result()
     if not result.parts:
         raise stopped or UsageError(f"lab {lab_run.name} has no points on this server")
