@@ -18,6 +18,7 @@ from rich.table import Column
 
 from hitlab.cli import _options as opt
 from hitlab.cli._format import percent
+from hitlab.flags import in_flags
 
 QUIET_SECONDS = 2.0
 
@@ -88,7 +89,7 @@ class StartProgress:
 
     def say(self, text: str) -> None:
         """Print a line, unwrapped, so that paths in it can be copied."""
-        opt.console(stderr=True).print(text, soft_wrap=True)
+        opt.console(stderr=True).print(in_flags(text), soft_wrap=True)
 
     @contextmanager
     def step(self, what: str) -> Iterator[Callable[[str], None]]:

@@ -70,7 +70,7 @@ def print_points(
         return
     phases = {"cold": "cold: all requests, from an empty cache"}
     if wanted.first_steady:
-        phases["steady"] = f"steady: requests after the first {warmup:.0%}"
+        phases["steady"] = f"steady: requests after the first {percent(warmup, 0, unit='%')}"
     for phase, said in phases.items():
         rate = f"{phase}_{weight}_hit_rate"
         console.print(f"\n{said}; hit rate in %, {weight}-weighted")

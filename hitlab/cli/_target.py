@@ -13,6 +13,7 @@ from hitlab.cli import _signals
 from hitlab.cli._progress import StartProgress
 from hitlab.client.http import EngineClient, Keys, root_url
 from hitlab.errors import UsageError
+from hitlab.flags import in_flags
 from hitlab.measurement.asked import Asked
 from hitlab.results.run_result import ServerAsked
 from hitlab.servers import start
@@ -59,7 +60,7 @@ class Target:
         with self.started() as server:
             yield server.base_url
             if reason := server.death(wait_seconds=0.5):
-                print(f"hitlab: {reason}", file=sys.stderr)
+                print(f"hitlab: {in_flags(reason)}", file=sys.stderr)
 
     def started(self) -> AbstractContextManager[start.RunningServer]:
         """A server of our own, emulated or real."""

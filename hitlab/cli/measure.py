@@ -159,7 +159,7 @@ def _measure(
         raise InterruptedRunError("interrupted", todo=_kept(saved) or "nothing had been measured yet") from None
     except Exception:
         if kept := _kept(saved):
-            print(f"hitlab: {kept}", file=sys.stderr)
+            print(f"hitlab: {in_flags(kept)}", file=sys.stderr)
         raise
     assert result is not None
     _show(result, saved, as_json)

@@ -59,12 +59,13 @@ def _print(found: "Inspection", path: Path) -> None:
         "prompt tokens": f"{found.prompt_tokens:,}, median {found.median_prompt_tokens:,}, "
         f"longest {found.longest_prompt_tokens:,} a request",
         "block references": f"{found.block_references:,} to {found.distinct_blocks:,} distinct blocks",
-        "reused": f"{found.reused_references / references:.1%} of references; "
+        "reused": f"{percent(found.reused_references / references, 1, unit='%')} of references; "
         f"{found.blocks_used_once:,} blocks used once, one {found.most_used_block:,} times",
         "ceiling": f"{_percent(found.ceiling)} of tokens, {_percent(found.ceiling_requests)} as a mean of requests",
         "ceiling, engine": f"{_percent(found.ceiling_engine)} of tokens: whole blocks, never a prompt's last token",
         "LRU needs": ", ".join(
-            f"{blocks:,} blocks for {float(share):.0%} of it" for share, blocks in found.lru_blocks_for_share.items()
+            f"{blocks:,} blocks for {percent(float(share), 0, unit='%')} of it"
+            for share, blocks in found.lru_blocks_for_share.items()
         ),
         **_arrivals(found.arrivals),
     }
