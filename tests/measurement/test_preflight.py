@@ -125,7 +125,10 @@ def test_200_that_is_no_completion_is_no_accepted_prompt(server: respx.Router, b
     ("route", "status", "name"),
     [("version", 401, "key accepted"), ("reset", 401, "reset allowed"), ("completions", 401, "prompt accepted")],
 )
-def test_refusal_halfway_is_a_finding_not_the_end(server: respx.Router, route: str, status: int, name: str) -> None:
+def test_refusal_halfway_is_a_finding_not_the_end(
+    server: respx.Router, monkeypatch: pytest.MonkeyPatch, route: str, status: int, name: str
+) -> None:
+    monkeypatch.setattr("hitlab.client.counters.SETTLE_S", 0.1)
     server[route].respond(status)
     found = findings()
     assert found[name].ok is False
