@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _server_options as given
 from hitlab.cli._format import count, percent
 from hitlab.cli._tables import Column, fitted
-from hitlab.client.dialect import EngineApi
+from hitlab.client.dialect import EngineApi, load_engine
 from hitlab.client.engine_log import FOR_EYEBALLING, Between, LogReading, in_words, log_lines, read_log
 from hitlab.errors import InputError
 
@@ -28,7 +27,7 @@ def command(
 
     Example: hitlab log sglang.log --engine sglang --since 21:14 --until 21:15
     """
-    dialect = families.engine(engine)
+    dialect = load_engine(engine)
     reading = read_log(log_lines(file), dialect.read_log_line, Between.parse(since, until))
     if not reading.entries:
         left_out = reading.outside + reading.undated

@@ -10,8 +10,8 @@ import pytest
 import respx
 from helpers import Hitlab
 
-from hitlab import families
 from hitlab.cache.sizes import CacheSizes
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import EngineClient
 from hitlab.measurement.preflight import Finding, measurable, preflight
 from hitlab.servers.emulated import server as emulate
@@ -40,7 +40,7 @@ def server() -> Iterator[respx.Router]:
 
 def findings(engine: str = "vllm", **options: Any) -> dict[str, Finding]:
     async def run() -> list[Finding]:
-        async with EngineClient(families.engine(engine), URL, **options) as client:
+        async with EngineClient(load_engine(engine), URL, **options) as client:
             return await preflight(client)
 
     return {finding.name: finding for finding in asyncio.run(run())}
