@@ -8,12 +8,12 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.common import arguments, cpu_seconds, in_turn, leave, ratio, target
-from hitlab import families
+from hitlab.client.dialect import load_engine
 from hitlab.client.metrics_page import read_page
 
 BIG_BYTES = 20_000_000
 USUAL_BYTES = 54_000
-VLLM = families.engine("vllm")
+VLLM = load_engine("vllm")
 WANTED = "".join(
     f'# TYPE vllm:{name} counter\nvllm:{name}{{engine="0",model_name="tiny"}} 12345.0\n'
     for name in ("prefix_cache_queries_total", "prefix_cache_hits_total", "external_prefix_cache_queries_total")
@@ -53,7 +53,7 @@ def main() -> None:
             for _ in range(repeats):
                 job()
 
-        jobs = {"read": partial(reading, page), "split": page.splitlines}
+        jobs: dict[str, Callable[[], object]] = {"read": partial(reading, page), "split": page.splitlines}
         taken = in_turn({each: partial(cpu_seconds, partial(many, job)) for each, job in jobs.items()}, rounds)
         big = len(page) > USUAL_BYTES * 2
         passed.append(target(f"{name}: read / split", ratio(taken, "read", "split"), at_most=3, judged=big))

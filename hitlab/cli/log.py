@@ -1,23 +1,22 @@
 """`hitlab log`: what an engine's log says of its prefix cache."""
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from hitlab import families
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
-
-if TYPE_CHECKING:
-    from hitlab.client.dialect import EngineApi
-    from hitlab.client.engine_log import LogReading
+from hitlab.cli import _server_options as given
+from hitlab.cli._format import count, percent
+from hitlab.cli._tables import Column, fitted
+from hitlab.client.dialect import EngineApi, load_engine
+from hitlab.client.engine_log import FOR_EYEBALLING, Between, LogReading, in_words, log_lines, read_log
+from hitlab.errors import InputError
 
 
 def command(
     file: Annotated[Path, typer.Argument(help="The engine's log; plain, .gz or .zst; - is stdin.")],
-    engine: _target.EngineName,
+    engine: given.EngineName,
     since: Annotated[str | None, typer.Option("--since", help="Lines from then on: [[YYYY-]MM-DD ]HH:MM[:SS].")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Lines up to then, in the same form.")] = None,
     as_json: opt.Json = False,
@@ -28,10 +27,7 @@ def command(
 
     Example: hitlab log sglang.log --engine sglang --since 21:14 --until 21:15
     """
-    from hitlab.client.engine_log import FOR_EYEBALLING, Between, log_lines, read_log
-    from hitlab.errors import InputError
-
-    dialect = families.engine(engine)
+    dialect = load_engine(engine)
     reading = read_log(log_lines(file), dialect.read_log_line, Between.parse(since, until))
     if not reading.entries:
         left_out = reading.outside + reading.undated
@@ -42,15 +38,13 @@ def command(
     else:
         _print(dialect, reading)
     if reading.undated:
-        print(f"note: {reading.undated:,} lines without a time were left out", file=sys.stderr)
+        opt.note(f"{reading.undated:,} lines without a time were left out")
     if reading.preemptions:
-        print(f"note: {reading.preemptions:,} retracted requests are counted twice", file=sys.stderr)
-    print(f"note: {FOR_EYEBALLING}", file=sys.stderr)
+        opt.note(f"{reading.preemptions:,} retracted requests are counted twice")
+    opt.note(FOR_EYEBALLING)
 
 
-def _document(dialect: "EngineApi", reading: "LogReading") -> dict[str, object]:
-    from hitlab.client.engine_log import FOR_EYEBALLING, in_words
-
+def _document(dialect: EngineApi, reading: LogReading) -> dict[str, object]:
     return {
         "engine": dialect.NAME,
         "kind": "window" if dialect.LOG_LACKS else "tokens",
@@ -75,12 +69,7 @@ def _document(dialect: "EngineApi", reading: "LogReading") -> dict[str, object]:
     }
 
 
-def _print(dialect: "EngineApi", reading: "LogReading") -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from hitlab.client.engine_log import in_words
-
+def _print(dialect: EngineApi, reading: LogReading) -> None:
     console = opt.console()
     lines = "line" if len(reading.entries) == 1 else "lines"
     span = f", {in_words(reading.moments[0])} to {in_words(reading.moments[1])}" if reading.moments else ""
@@ -90,21 +79,17 @@ def _print(dialect: "EngineApi", reading: "LogReading") -> None:
         headings = ["rank", "lines", "last", "lowest", "highest"]
     else:
         headings = ["rank", "lines", "new tokens", "cached tokens", "hit rate"]
-    table = Table(box=SIMPLE_HEAD)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "rank" else "right")
+    rows: list[tuple[str, ...]] = []
     ranks = reading.ranks()
     for each in ranks if len(ranks) > 2 else ranks[-1:]:
         name = "all" if each.rank is None else str(each.rank)
         if each.tally is None:
             rates = (each.last_window_hit_rate, each.min_window_hit_rate, each.max_window_hit_rate)
-            table.add_row(name, f"{each.entries:,}", *(_percent(rate, 1) for rate in rates))
+            rows.append((name, count(each.entries), *(percent(rate, 1) for rate in rates)))
         else:
             new = each.tally.queried_tokens - each.tally.hit_tokens
-            cells = (f"{each.entries:,}", f"{new:,}", f"{each.tally.hit_tokens:,}", _percent(each.tally.hit_rate, 3))
-            table.add_row(name, *cells)
-    console.print(table)
-
-
-def _percent(rate: float | None, decimals: int) -> str:
-    return "-" if rate is None else f"{100 * rate:.{decimals}f} %"
+            rows.append(
+                (name, count(each.entries), count(new), count(each.tally.hit_tokens), percent(each.tally.hit_rate))
+            )
+    columns = [Column(heading, left=heading == "rank") for heading in headings]
+    console.print(fitted(columns, rows, console.width, gap=3, indent=2))

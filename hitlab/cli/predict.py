@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from hitlab import families
 from hitlab.cli import _options as opt
+from hitlab.cli._format import percent
+from hitlab.client.dialect import load_engine
 from hitlab.experiment.closed_form import check_shape, shape_of
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.prediction import PhasePrediction, Prediction, predict
@@ -117,7 +118,7 @@ def _phase_rows(found: Prediction) -> list[dict[str, object]]:
 
 
 def _block_tokens(block_size: int | None, engine: str | None) -> int:
-    default = DEFAULT_BLOCK_TOKENS if engine is None else int(families.engine(engine).DEFAULT_BLOCK_TOKENS)
+    default = DEFAULT_BLOCK_TOKENS if engine is None else int(load_engine(engine).DEFAULT_BLOCK_TOKENS)
     return default if block_size is None else block_size
 
 
@@ -162,7 +163,8 @@ def _row(phase: PhasePrediction) -> str:
 
 
 def _percent(tally: Tally) -> str:
-    return f"{'-':>9}  " if tally.hit_rate is None else f"{100 * tally.hit_rate:9.4f} %"
+    unit = "  " if tally.hit_rate is None else " %"
+    return f"{percent(tally.hit_rate, 4, unit=''):>9}{unit}"
 
 
 def _of(tally: Tally) -> str:

@@ -3,23 +3,32 @@
 import math
 import re
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
 from hitlab.cli import _options as opt
+from hitlab.cli import _server_options as given
 from hitlab.cli import _target
-
-if TYPE_CHECKING:
-    from rich.console import Console, Group
-    from rich.table import Table
-
-    from hitlab.client.dialect import ServerFacts
-    from hitlab.client.http import EngineClient
-    from hitlab.measurement.watch import Interval, Meter
-    from hitlab.tokens import Tally
+from hitlab.cli._format import count as counted
+from hitlab.cli._format import percent
+from hitlab.cli._tables import Column, fitted
+from hitlab.client.counters import Move, Part
+from hitlab.client.dialect import ServerFacts
+from hitlab.client.http import EngineClient
+from hitlab.errors import UsageError
+from hitlab.experiment.closed_form import check_shape
+from hitlab.experiment.shape import SharedPrefix
+from hitlab.measurement.asked import Asked
+from hitlab.measurement.watch import Interval, Meter, Row, begin, ceiling, intervals
+from hitlab.tokens import Tally
 
 _BAR_WIDTH = 12
 _HEADINGS = ("time", "hit rate", "0 to 100 %", "hit tokens", "of prompt", "tokens/s", "evicted")
@@ -28,9 +37,9 @@ _SPARE = ("tokens/s", "evicted", "0 to 100 %")  # what goes where the terminal i
 
 
 def command(
-    engine: _target.EngineName,
-    base_url: _target.BaseUrl = None,
-    metrics_url: _target.MetricsUrl = None,
+    engine: given.EngineName,
+    base_url: given.BaseUrl = None,
+    metrics_url: given.MetricsUrl = None,
     interval: Annotated[float, typer.Option("--interval", help="Seconds between two readings.")] = 5.0,
     count: Annotated[int | None, typer.Option("--count", help="Stop after so many intervals.")] = None,
     prefix_len: Annotated[
@@ -40,8 +49,8 @@ def command(
     block_size: Annotated[
         int | None, typer.Option("--block-size", "--page-size", help="B, where the server does not say.")
     ] = None,
-    api_key_env: _target.ApiKeyEnv = None,
-    timeout: _target.Timeout = 10.0,
+    api_key_env: given.ApiKeyEnv = None,
+    timeout: given.Timeout = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON line an interval on stdout.")] = False,
 ) -> None:
     """Watch a running server's interval hit rate, from its counters; sends no prompt and empties nothing.
@@ -50,12 +59,6 @@ def command(
 
     Example: hitlab watch --engine vllm --base-url http://127.0.0.1:8000 --prefix-len 1000 --suffix-len 200
     """
-    from contextlib import suppress
-
-    from hitlab.errors import UsageError
-    from hitlab.measurement.asked import Asked
-    from hitlab.measurement.watch import begin
-
     if not 0 < interval < math.inf or (count is not None and count < 1):
         raise UsageError(
             "--interval and --count must be numbers of more than 0", todo="leave them out for every 5 s, endlessly"
@@ -75,28 +78,21 @@ def command(
         facts = loop.run(client.facts())
         meter = loop.run(begin(client))
         best = _ceiling(prefix_len, suffix_len, facts.block_tokens or block_size)
-        title = _title(client.engine.TITLE, client.base_url, facts, interval, best)
+        title = _title(client.engine.TITLE, client.base_url, facts, interval, best, meter)
         loop.run(_show(client, meter, interval, count, _view(title, best, as_json)))
     if meter is not None:
         print(_summary(meter), file=sys.stderr if as_json else sys.stdout)
 
 
 async def _show(
-    client: "EngineClient", meter: "Meter", interval_s: float, count: int | None, view: "_Json | _Lines | _Live"
+    client: EngineClient, meter: Meter, interval_s: float, count: int | None, view: "_Json | _Lines | _Live"
 ) -> None:
-    from hitlab.measurement.watch import intervals
-
     with view:
         async for each in intervals(client, meter, interval_s, count):
             view.show(each)
 
 
-def _ceiling(prefix_tokens: int | None, suffix_tokens: int | None, block_tokens: int | None) -> "Tally | None":
-    from hitlab.errors import UsageError
-    from hitlab.experiment.closed_form import check_shape
-    from hitlab.experiment.shape import SharedPrefix
-    from hitlab.measurement.watch import ceiling
-
+def _ceiling(prefix_tokens: int | None, suffix_tokens: int | None, block_tokens: int | None) -> Tally | None:
     if prefix_tokens is None or suffix_tokens is None:
         return None
     if block_tokens is None:
@@ -105,67 +101,109 @@ def _ceiling(prefix_tokens: int | None, suffix_tokens: int | None, block_tokens:
     return ceiling(prefix_tokens, suffix_tokens, block_tokens)
 
 
-def _title(engine: str, url: str, facts: "ServerFacts", interval_s: float, best: "Tally | None") -> list[str]:
+def _title(engine: str, url: str, facts: ServerFacts, interval_s: float, best: Tally | None, meter: Meter) -> list[str]:
     emulated = "EMULATED " if facts.emulated else ""
     blocks = f"{facts.block_tokens:,} tokens a block, " if facts.block_tokens else ""
     version = facts.version or "(version unknown)"
     lines = [f"{emulated}{engine} {version} at {url}", f"{blocks}every {interval_s:g} s; Ctrl-C ends"]
+    lines += [f"note: {note}" for note in meter.first.notes]
+    if len(meter.first.parts) > 1:
+        lines.append(meter.first.mixed or f"counters of {len(meter.first.parts)} servers, and their sum")
     if best:
-        rate = best.hit_rate or 0.0
         lines.append(
-            f"ceiling {100 * rate:.3f} %: {best.hit_tokens:,} of {best.queried_tokens:,} tokens of a warm request"
+            f"ceiling {percent(best.hit_rate or 0.0)}: "
+            f"{best.hit_tokens:,} of {best.queried_tokens:,} tokens of a warm request"
         )
     return lines
 
 
-def _summary(meter: "Meter") -> str:
-    tally = meter.tally
-    hit = "no prompt tokens"
-    if tally.hit_rate is not None:
-        hit = f"{tally.hit_tokens:,} of {tally.queried_tokens:,} prompt tokens hit ({100 * tally.hit_rate:.3f} %)"
+def _summary(meter: Meter) -> str:
+    moves = [(_label(move.part), move) for move in meter.by_owner.values()] if meter.mixed else [("", meter.total)]
+    said = [": ".join(filter(None, (label, _hits(move)))) for label, move in moves]
     counts = (("evicted tokens", meter.evicted_tokens), ("restarts", meter.restarts))
     more = [f"{name}: {count:,}" for name, count in (*counts, ("failed readings", meter.missed_readings)) if count]
-    return "\n".join(filter(None, (f"{meter.intervals:,} intervals in {meter.seconds:.1f} s: {hit}", ", ".join(more))))
+    begun = f"{meter.intervals:,} intervals in {meter.seconds:.1f} s"
+    lines = [f"{begun}: {said[0]}"] if len(said) == 1 else [f"{begun}:", *said]
+    return "\n".join(filter(None, (*lines, ", ".join(more))))
 
 
-def _view(title: list[str], best: "Tally | None", as_json: bool) -> "_Json | _Lines | _Live":
+def _hits(move: Move) -> str:
+    """What was hit of what was asked, in words, with a rate where there is one."""
+    if move.hit_tokens is None:
+        return f"{move.queried_tokens:,} prompt tokens, hit rate unknown: {move.part.lacks}"
+    if not move.queried_tokens and not move.contradiction:
+        return "no prompt tokens"
+    if move.contradiction:
+        return move.contradiction
+    hit = f"{move.hit_tokens:,} of {move.queried_tokens:,} prompt tokens hit ({percent(move.hit_rate)})"
+    return hit + (f", {percent(move.overall_hit_rate)} with external hits" if move.apart_tokens else "")
+
+
+def _label(part: Part) -> str:
+    return ", ".join(filter(None, (part.model, part.role, part.place, part.address.removeprefix("http://"))))
+
+
+def _view(title: list[str], best: Tally | None, as_json: bool) -> "_Json | _Lines | _Live":
     if as_json:
         return _Json(title, best)
     console = opt.console()
     return _Live(console, title, best) if console.is_terminal else _Lines(title, best)
 
 
-def _cells(interval: "Interval", best: "Tally | None") -> tuple[str, ...]:
+def _cells(interval: Interval, best: Tally | None) -> tuple[str, ...]:
     if interval.kind != "interval":
         return (_clock(interval), "-", "", "", "", "", "")
-    idle = interval.hit_rate is None
+    return (_clock(interval), *_numbers(interval, best), counted(interval.evicted_tokens))
+
+
+def _numbers(counts: Interval | Row, best: Tally | None, seconds: float | None = None) -> tuple[str, ...]:
+    """From the hit rate to tokens a second; "-" for what is unknown, and for all of an idle interval."""
+    idle = not counts.queried_tokens
+    seconds = counts.seconds if isinstance(counts, Interval) else seconds
+    queried = counts.queried_tokens or 0
     return (
-        _clock(interval),
-        "-" if interval.hit_rate is None else f"{100 * interval.hit_rate:.3f} %",
-        _bar(interval.hit_rate, best),
-        "-" if idle else f"{interval.hit_tokens:,}",
-        "-" if idle else f"{interval.queried_tokens:,}",
-        "-" if idle else f"{interval.queried_tokens_per_s:,.0f}",
-        "-" if interval.evicted_tokens is None else f"{interval.evicted_tokens:,}",
+        percent(counts.hit_rate),
+        _bar(counts.hit_rate, best),
+        counted(None if idle else counts.hit_tokens),
+        counted(None if idle else queried),
+        "-" if idle or not seconds else f"{queried / seconds:,.0f}",
     )
 
 
-def _clock(interval: "Interval") -> str:
+def _tiers(counts: Interval | Row) -> str:
+    """Hits of the tiers behind the cache, where there were any; "" otherwise.
+
+    >>> _tiers(Interval(kind="interval", at_utc="t", seconds=1.0, queried_tokens=10_000, external_hit_tokens=9000,
+    ...                 local_hit_tokens=0, overall_hit_rate=0.9, computed_tokens=1000))
+    'local 0, external 9,000: 90.000 % in all, 1,000 computed'
+    """
+    behind = {"host": counts.host_hit_tokens, "storage": counts.storage_hit_tokens}
+    if not any(behind.values()):
+        behind = {"external": counts.external_hit_tokens}
+    if not any(behind.values()):
+        return ""
+    tiers = {"local": counts.local_hit_tokens, **behind}
+    found = ", ".join(f"{tier} {counted(tokens)}" for tier, tokens in tiers.items() if tokens is not None)
+    return f"{found}: {percent(counts.overall_hit_rate)} in all, {counted(counts.computed_tokens)} computed"
+
+
+def _clock(interval: Interval) -> str:
     return f"{datetime.fromisoformat(interval.at_utc).astimezone():%H:%M:%S}"
 
 
-def _event(interval: "Interval") -> str:
+def _event(interval: Interval) -> str:
     """What a person has to know besides the numbers; empty for a plain interval."""
     if interval.kind == "restart":
         return f"{_clock(interval)} restart: {re.sub('{.*}', '', interval.detail)}; counting begins again"
     if interval.kind == "missed":
         return f"{_clock(interval)} no reading: {interval.detail}"
-    if interval.preemptions:
-        return f"{_clock(interval)} {interval.preemptions:,} preempted requests: their prompts are computed again"
-    return ""
+    preempted = f"{interval.preemptions:,} preempted requests: their prompts are computed again"
+    said = [interval.detail, _tiers(interval), preempted if interval.preemptions else ""]
+    told = "; ".join(filter(None, said))
+    return f"{_clock(interval)} {told}" if told else ""
 
 
-def _bar(rate: float | None, best: "Tally | None") -> str:
+def _bar(rate: float | None, best: Tally | None) -> str:
     """The rate as a bar; `|` stands where the ceiling is."""
     filled = round((rate or 0.0) * _BAR_WIDTH)
     bar = "█" * filled + "·" * (_BAR_WIDTH - filled)
@@ -176,7 +214,7 @@ def _bar(rate: float | None, best: "Tally | None") -> str:
 class _View(AbstractContextManager["_View"]):
     """Where intervals are shown."""
 
-    def __init__(self, title: list[str], best: "Tally | None") -> None:
+    def __init__(self, title: list[str], best: Tally | None) -> None:
         self._title, self._best = title, best
 
     def __exit__(self, *error: object) -> None:
@@ -191,9 +229,7 @@ class _Json(_View):
             print(line, file=sys.stderr, flush=True)
         return self
 
-    def show(self, interval: "Interval") -> None:
-        import msgspec
-
+    def show(self, interval: Interval) -> None:
         ceiling = {"ceiling_hit_rate": self._best.hit_rate if self._best else None}
         print(msgspec.json.encode(msgspec.structs.asdict(interval) | ceiling).decode(), flush=True)
 
@@ -209,11 +245,19 @@ class _Lines(_View):
         print(self._line(_HEADINGS), flush=True)
         return self
 
-    def show(self, interval: "Interval") -> None:
+    def show(self, interval: Interval) -> None:
         event = _event(interval)
         if interval.kind == "interval":
-            print(self._line(_cells(interval, self._best)))
-        if event:
+            for row in interval.rows:
+                print(f"{row.label}:")
+                print(self._line((_clock(interval), *_numbers(row, self._best, interval.seconds), "")))
+                if said := "; ".join(filter(None, (row.detail, _tiers(row)))):
+                    print(f"  {said}")
+            if interval.rows and interval.queried_tokens is not None:
+                print("all:")
+            if not interval.rows or interval.queried_tokens is not None:
+                print(self._line(_cells(interval, self._best)))
+        if event and not (interval.rows and interval.queried_tokens is None and interval.kind == "interval"):
             print(event)
         sys.stdout.flush()
 
@@ -224,9 +268,7 @@ class _Lines(_View):
 class _Live(_View):
     """A table that grows at its end and stays as high as the terminal."""
 
-    def __init__(self, console: "Console", title: list[str], best: "Tally | None") -> None:
-        from rich.live import Live
-
+    def __init__(self, console: Console, title: list[str], best: Tally | None) -> None:
         super().__init__(title, best)
         self._console = console
         self._intervals: list[Interval] = []
@@ -241,31 +283,31 @@ class _Live(_View):
     def __exit__(self, *error: object) -> None:
         self._live.stop()
 
-    def show(self, interval: "Interval") -> None:
+    def show(self, interval: Interval) -> None:
         self._intervals = [*self._intervals, interval][-200:]
         self._events = [*self._events, *filter(None, [_event(interval)])][-3:]
         self._live.update(self._picture(), refresh=True)
 
-    def _picture(self) -> "Group":
-        from rich.console import Group
-        from rich.text import Text
-
+    def _picture(self) -> Group:
         width, height = self._console.size
         lines = sum(-(-len(line) // width) for line in self._title)
         room = height - lines - 2 * len(self._events) - 6
         table = self._table(self._intervals[-max(3, room) :], width)
         return Group(*map(Text, self._title), table, *(Text(event, style="yellow") for event in self._events))
 
-    def _table(self, intervals: "list[Interval]", width: int) -> "Table":
-        from hitlab.cli._tables import Column, fitted
-
+    def _table(self, intervals: list[Interval], width: int) -> Table:
         columns = [
             Column(heading, left=heading in _LEFT, spare=_SPARE.index(heading) + 1 if heading in _SPARE else 0)
             for heading in _HEADINGS
         ]
-        rows = [_cells(each, self._best) for each in intervals]
+        rows = [cells for each in intervals for cells in self._rows(each)]
         if all(each.evicted_tokens is None for each in self._intervals):  # as of an engine that does not count them
             without = _HEADINGS.index("evicted")
             columns.pop(without)
             rows = [(*row[:without], *row[without + 1 :]) for row in rows]
         return fitted(columns, rows, width)
+
+    def _rows(self, interval: Interval) -> list[tuple[str, ...]]:
+        """A row, and before it one of each model or server, called by its name in place of the time."""
+        parts = [(row.label, *_numbers(row, self._best, interval.seconds), "") for row in interval.rows]
+        return [*parts, _cells(interval, self._best)]

@@ -15,16 +15,15 @@ from helpers import Hitlab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitlab import families
 from hitlab.client.counters import Counters
-from hitlab.client.dialect import LogEntry
+from hitlab.client.dialect import LogEntry, load_engine
 from hitlab.client.engine_log import Between, LogCounters, LogReading, read_log
 from hitlab.errors import HitlabError, InputError, MetricsError, UsageError
 from hitlab.servers.emulated import server as emulate
 from hitlab.servers.emulated.server import EmulatedServer
 from hitlab.tokens import NOTHING, Tally
 
-SGLANG, VLLM = families.engine("sglang"), families.engine("vllm")
+SGLANG, VLLM = load_engine("sglang"), load_engine("vllm")
 
 # As the versions print them; what follows the two token fields changed most often.
 SGLANG_LINES = [

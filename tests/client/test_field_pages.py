@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitlab import families
 from hitlab.client.counters import Counters, Move, Part, Tiers
-from hitlab.client.dialect import EngineApi
+from hitlab.client.dialect import EngineApi, load_engine
 from hitlab.client.metrics_page import read_page
 from hitlab.errors import MetricsError
 from hitlab.tokens import Tally
 
-VLLM, SGLANG = families.engine("vllm"), families.engine("sglang")
+VLLM, SGLANG = load_engine("vllm"), load_engine("sglang")
 
 
 def page(data: Path, name: str, scrapes: int) -> str:
@@ -107,7 +106,7 @@ HALVES = {
 def test_a_missing_half_is_never_taken_for_0(engine: str, tokens: int, missing: int, labelled: bool) -> None:
     labels = '{model_name="m"}' if labelled else ""
     try:
-        found = read(families.engine(engine), f"{HALVES[engine][1 - missing]}{labels} {tokens}\n")
+        found = read(load_engine(engine), f"{HALVES[engine][1 - missing]}{labels} {tokens}\n")
     except MetricsError:
         return
     assert [move.hit_rate for move in found.moves(Counters())] in ([], [None])
@@ -229,7 +228,7 @@ def test_the_order_of_lines_labels_and_addresses_changes_nothing(
 
     shuffled = list(rows)
     random.shuffle(shuffled)  # type: ignore[attr-defined]
-    api = families.engine(engine)
+    api = load_engine(engine)
     one, other = read(api, text(rows, turned=False)), read(api, text(shuffled, turned=True))
     assert (one.parts, one.mixed) == (other.parts, other.mixed)
     assert one.at("x") + other.at("y") == other.at("y") + one.at("x")

@@ -10,9 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from hitlab import families
 from hitlab.client.counters import Counters, Part, Tiers
-from hitlab.client.dialect import HttpRequest, Reply
+from hitlab.client.dialect import HttpRequest, Reply, load_engine
 from hitlab.client.http import EngineClient
 from hitlab.errors import MetricsError
 from hitlab.experiment.plan import Experiment
@@ -53,7 +52,7 @@ def test_a_run_of_two_phases_reads_the_counters_seven_times(engine: str, hit: in
     """When the server is asked, around the prompt that tries the reset, at the first cold request, at the end of each
     phase, and once more when all is over."""
     with emulate.start(engine) as server:
-        result = measured(EngineClient(families.engine(engine), server.base_url))
+        result = measured(EngineClient(load_engine(engine), server.base_url))
         scrapes = sum(count for (_, path, _), count in server.engine.sent.items() if path == "/metrics")
     assert (scrapes, result.valid, result.agrees) == (7, True, True)
     assert sum(phase.hit_tokens for phase in result.phases) == hit
@@ -66,7 +65,7 @@ class Aborting(EngineClient):
     """A client whose server gives up one of the completions, with status 200."""
 
     def __init__(self, server: EmulatedServer, number: int) -> None:
-        super().__init__(families.engine("sglang"), server.base_url)
+        super().__init__(load_engine("sglang"), server.base_url)
         self._number, self.posts, self.scrapes_after = number, 0, 0
 
     async def call(self, request: HttpRequest, key: str | None = None, key_option: str = "") -> Reply:
@@ -129,7 +128,7 @@ def test_run_whose_hits_never_came_is_not_valid() -> None:
             return Counters((part,), raw={"c": sent})
 
     with emulate.start("sglang") as server:
-        result = measured(Filtered(families.engine("sglang"), server.base_url))
+        result = measured(Filtered(load_engine("sglang"), server.base_url))
     assert "none was found yet" in checks(result)["counters readable"]
     assert [phase.hit_rate for phase in result.phases] == [None, None]
 
@@ -220,7 +219,7 @@ def test_watch_of_a_page_without_counters_is_refused() -> None:
     with emulate.start("sglang", emulate.settings("sglang").but(metrics_on=False)) as server:
 
         async def begin() -> None:
-            async with EngineClient(families.engine("sglang"), server.base_url) as client:
+            async with EngineClient(load_engine("sglang"), server.base_url) as client:
                 await watch.begin(client)
 
         with pytest.raises(MetricsError, match=f"{server.base_url}/metrics"):

@@ -9,11 +9,11 @@ import pytest
 from helpers import Hitlab, Ran
 
 from hitlab import families
-from hitlab.client.dialect import Completion, Reply
+from hitlab.client.dialect import Completion, Reply, load_engine
 from hitlab.client.engine_log import FollowedLog
 from hitlab.client.http import EngineClient
-from hitlab.errors import InputError
-from hitlab.experiment.lab import Lab, Reading, Server, Trial
+from hitlab.errors import InputError, UnreachableError
+from hitlab.experiment.lab import Lab, Reading, Server, Trial, load_lab
 from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import SharedPrefix
 from hitlab.measurement import lab as labrun
@@ -33,7 +33,7 @@ SERVERS = [
 
 
 def lab_of(name: str) -> Lab:
-    return families.lab(name)
+    return load_lab(name)
 
 
 @pytest.fixture
@@ -211,6 +211,23 @@ def test_interrupted_lab_keeps_the_points_it_has(run: Hitlab, tmp_path: Path, mo
     assert [path.suffix for path in tmp_path.glob("*incomplete*")]
 
 
+def test_lab_whose_server_fails_keeps_the_points_it_has(
+    run: Hitlab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    async def failing(client: EngineClient, asked: Asked, experiment: Experiment) -> Run:
+        calls.append(1)
+        if len(calls) == 3:
+            raise UnreachableError("connection refused", where="http://h:8000", todo="is the server up?")
+        return await prepare_run(client, asked, experiment)
+
+    monkeypatch.setattr("hitlab.measurement.lab.prepare_run", failing)
+    ran = run("hit-rate", "vllm")
+    assert (ran.status, ran.err.splitlines()[-1]) == (1, "hitlab: http://h:8000: connection refused; is the server up?")
+    assert len(kept(tmp_path).trials) == 2
+
+
 def test_newer_lab_file_is_refused_by_name(run: Hitlab, tmp_path: Path) -> None:
     run("hit-rate", "vllm")
     (path,) = store.kept_labs(tmp_path)
@@ -284,7 +301,7 @@ def test_counters_as_they_stand_smear_the_collapse_that_differences_show(run: Hi
 
 
 def test_reply_to_several_prompts_is_added_up_or_unknown() -> None:
-    vllm, sglang = families.engine("vllm"), families.engine("sglang")
+    vllm, sglang = load_engine("vllm"), load_engine("sglang")
     one = {"meta_info": {"prompt_tokens": 1200, "cached_tokens": 0}}
     two = {"meta_info": {"prompt_tokens": 1200, "cached_tokens": 1000}}
     assert sglang.read_completions(Reply(200, json.dumps([one, two]).encode())) == Completion(2400, 1000)
