@@ -292,7 +292,8 @@ class _Live(_View):
         width, height = self._console.size
         lines = sum(-(-len(line) // width) for line in self._title)
         room = height - lines - 2 * len(self._events) - 6
-        table = self._table(self._intervals[-max(3, room) :], width)
+        rows = 1 + max((len(each.rows) for each in self._intervals), default=0)
+        table = self._table(self._intervals[-max(3, room // rows) :], width)
         return Group(*map(Text, self._title), table, *(Text(event, style="yellow") for event in self._events))
 
     def _table(self, intervals: list[Interval], width: int) -> Table:

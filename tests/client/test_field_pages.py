@@ -1,9 +1,9 @@
 """Metrics pages as they are met in the field (tests/data/field-2): right values by hand, kinds by property."""
 
 import re
-from pathlib import Path
 
 import pytest
+from client.field_pages import page
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,39 +16,32 @@ from hitlab.tokens import Tally
 VLLM, SGLANG = load_engine("vllm"), load_engine("sglang")
 
 
-def page(data: Path, name: str, scrapes: int) -> str:
-    """A page of the field after so many scrapes: its templates hold [[expressions of n]]."""
-    text = (data / "field-2" / f"{name}.prom").read_text()
-    values = {"n": scrapes, "Q": 1200.0 * scrapes, "H": 992.0 * scrapes}
-    return re.sub(r"\[\[(.+?)\]\]", lambda found: str(float(eval(found[1], values))), text)
-
-
 def read(engine: EngineApi, text: str, model: str | None = None, version: str | None = None) -> Counters:
     return engine.read_counters(read_page(text, engine.METRICS), model, version)
 
 
-def interval(data: Path, engine: EngineApi, name: str, version: str | None = None) -> list[Move]:
+def interval(engine: EngineApi, name: str, version: str | None = None) -> list[Move]:
     """What each part of a page of the field counts between two scrapes."""
-    first, second = (read(engine, page(data, name, number), version=version) for number in (1, 2))
+    first, second = (read(engine, page(name, number), version=version) for number in (1, 2))
     return second.moves(first)
 
 
 # -- 1. missing is not zero --------------------------------------------------------------------------------------
 
 
-def test_prompts_of_a_version_without_cached_tokens_have_no_hit_rate(data: Path) -> None:
-    (move,) = interval(data, SGLANG, "N01", "0.4.3.post2")
+def test_prompts_of_a_version_without_cached_tokens_have_no_hit_rate() -> None:
+    (move,) = interval(SGLANG, "N01", "0.4.3.post2")
     assert (move.queried_tokens, move.hit_tokens, move.hit_rate, move.computed_tokens) == (80_000, None, None, None)
     assert move.part.lacks == (
         "cached tokens are not counted by this version (0.4.3.post2); only the gauge cache_hit_rate 0.81"
     )
 
 
-def test_page_of_gauges_alone_names_the_gauge(data: Path) -> None:
+def test_page_of_gauges_alone_names_the_gauge() -> None:
     with pytest.raises(MetricsError, match=r"no token counters \(a gauge cache_hit_rate 0\.62\)"):
-        read(SGLANG, page(data, "N11", 1))
+        read(SGLANG, page("N11", 1))
     with pytest.raises(MetricsError, match=r"0\.6\.6 has a gauge \(gpu_prefix_cache_hit_rate 0\.64\) and no counters"):
-        read(VLLM, page(data, "N12", 1), version="0.6.6")
+        read(VLLM, page("N12", 1), version="0.6.6")
 
 
 @pytest.mark.parametrize(
@@ -115,9 +108,9 @@ def test_a_missing_half_is_never_taken_for_0(engine: str, tokens: int, missing: 
 # -- 2. sums with one meaning ------------------------------------------------------------------------------------
 
 
-def test_replicas_of_two_versions_are_read_each_by_its_own_names(data: Path) -> None:
+def test_replicas_of_two_versions_are_read_each_by_its_own_names() -> None:
     def both(scrapes: int, *order: str) -> Counters:
-        found = [read(VLLM, page(data, name, scrapes)).at(name) for name in order]
+        found = [read(VLLM, page(name, scrapes)).at(name) for name in order]
         return found[0] + found[1]
 
     for order in (("N05a", "N05b"), ("N05b", "N05a")):
@@ -126,10 +119,10 @@ def test_replicas_of_two_versions_are_read_each_by_its_own_names(data: Path) -> 
         assert [move.hit_rate for move in both(2, *order).moves(both(1, *order))] == [0.1, 0.9]
 
 
-def test_models_of_one_page_have_rates_of_their_own_and_none_together(data: Path) -> None:
-    moves = interval(data, VLLM, "N09")
+def test_models_of_one_page_have_rates_of_their_own_and_none_together() -> None:
+    moves = interval(VLLM, "N09")
     assert [(move.part.model, move.hit_rate) for move in moves] == [("chat-32b", 0.8), ("code-7b", 0.0)]
-    assert read(VLLM, page(data, "N09", 1)).mixed == "counters of 2 models: chat-32b, code-7b"
+    assert read(VLLM, page("N09", 1)).mixed == "counters of 2 models: chat-32b, code-7b"
 
 
 def test_prefill_and_decode_are_never_added() -> None:
@@ -161,33 +154,36 @@ def test_pods_on_one_page_are_rows_whose_sum_means_something() -> None:
         (None, 1, ""),
     ],
 )
-def test_the_only_model_of_a_page_is_read_under_whatever_name(
-    data: Path, served: str | None, counted: int, note: str
-) -> None:
-    found = read(VLLM, page(data, "N08", 1), model=served)
+def test_the_only_model_of_a_page_is_read_under_whatever_name(served: str | None, counted: int, note: str) -> None:
+    found = read(VLLM, page("N08", 1), model=served)
     assert (len(found.parts), "".join(found.notes)) == (counted, note)
     assert found.since(Counters())[0] == Tally(1200, 992)
 
 
-def test_of_several_models_those_there_are_listed(data: Path) -> None:
+def test_of_several_models_those_there_are_listed() -> None:
     with pytest.raises(MetricsError, match="no counters of the model x on the page; it has chat-32b, code-7b"):
-        read(VLLM, page(data, "N09", 1), model="x")
-    assert read(VLLM, page(data, "N09", 1), model="chat-32b").notes == (
+        read(VLLM, page("N09", 1), model="x")
+    assert read(VLLM, page("N09", 1), model="chat-32b").notes == (
         "the page has other models too, which are not counted: code-7b",
     )
 
 
 def test_spellings_of_one_counter_are_not_added() -> None:
     text = "".join(
-        f"{name}_queries_total 100\n{name}_hits_total 40\n"
-        for name in ("ray_vllm_prefix_cache", "vllm_prefix_cache", "vllm:prefix_cache", "ray_vllm:prefix_cache")
+        f"{name}_queries_total{labels} 100\n{name}_hits_total{labels} 40\n"
+        for name, labels in (
+            ("ray_vllm_prefix_cache", '{WorkerId="w1"}'),
+            ("vllm_prefix_cache", '{exporter="other"}'),
+            ("vllm:prefix_cache", ""),
+            ("ray_vllm:prefix_cache", '{WorkerId="w2"}'),
+        )
     )
     assert read(VLLM, text).since(Counters())[0] == Tally(100, 40)
 
 
 @pytest.mark.parametrize("name", ["N07", "N07b"])
-def test_rays_names_are_read(data: Path, name: str) -> None:
-    (move,) = interval(data, VLLM, name)
+def test_rays_names_are_read(name: str) -> None:
+    (move,) = interval(VLLM, name)
     assert (move.tally, move.hit_rate) == (Tally(400, 100), 0.25)
 
 
@@ -237,8 +233,8 @@ def test_the_order_of_lines_labels_and_addresses_changes_nothing(
 # -- 3. contradictions -------------------------------------------------------------------------------------------
 
 
-def test_more_hits_than_prompts_is_said_and_has_no_rate(data: Path) -> None:
-    (move,) = interval(data, SGLANG, "N02")
+def test_more_hits_than_prompts_is_said_and_has_no_rate() -> None:
+    (move,) = interval(SGLANG, "N02")
     assert (move.hit_rate, move.overall_hit_rate, move.computed_tokens) == (None, None, None)
     assert move.contradiction == "2,800 cached of 1,500 prompt tokens: these counters contradict each other"
 
@@ -257,8 +253,8 @@ def test_a_rate_is_between_0_and_1_or_there_is_none(queried: int, hit: int, apar
 # -- 4. tiers ----------------------------------------------------------------------------------------------------
 
 
-def test_hits_of_a_connector_count_overall_and_not_locally(data: Path) -> None:
-    (move,) = interval(data, VLLM, "N15")
+def test_hits_of_a_connector_count_overall_and_not_locally() -> None:
+    (move,) = interval(VLLM, "N15")
     assert (move.hit_rate, move.overall_hit_rate, move.computed_tokens) == (0.0, 0.9, 1000)
     assert move.tiers == Tiers(local=0, external=9000)
 
@@ -325,10 +321,10 @@ def test_computed_tokens_are_the_prompt_minus_all_hits(computed: int, local: int
 GOOD = 'vllm:prefix_cache_queries_total{engine="0"} 400\nvllm:prefix_cache_hits_total{engine="0"} 96\n'
 
 
-def test_an_unrelated_series_twice_refuses_nothing(data: Path) -> None:
-    (move,) = interval(data, VLLM, "N06")
+def test_an_unrelated_series_twice_refuses_nothing() -> None:
+    (move,) = interval(VLLM, "N06")
     assert move.tally == Tally(1200, 992)
-    facts = VLLM.read_facts({}, read_page(page(data, "N06", 1), VLLM.METRICS))
+    facts = VLLM.read_facts({}, read_page(page("N06", 1), VLLM.METRICS))
     assert (facts.block_tokens, facts.caching) == (16, True)
 
 

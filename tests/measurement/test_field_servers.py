@@ -2,13 +2,18 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+from client.field_pages import page
+from helpers import Hitlab, Ran
 
 from hitlab.client.counters import Counters, Part, Tiers
 from hitlab.client.dialect import HttpRequest, Reply, load_engine
@@ -224,3 +229,113 @@ def test_watch_of_a_page_without_counters_is_refused() -> None:
 
         with pytest.raises(MetricsError, match=f"{server.base_url}/metrics"):
             asyncio.run(begin())
+
+
+# -- the whole command, on pages of the field --------------------------------------------------------------------
+
+
+class Serving:
+    """A server that has nothing but a metrics page of the field, which moves on with each scrape."""
+
+    def __init__(self, name: str, path: str = "/metrics", version: str | None = None) -> None:
+        scrapes = itertools.count()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = {path: lambda: page(name, next(scrapes))}
+                if version:
+                    body |= {"/get_server_info": lambda: f'{{"version": "{version}"}}'}
+                text = body[self.path]() if self.path in body else ""
+                self.send_response(200 if text else 404)
+                self.send_header("content-length", str(len(text)))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *words: object) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = Thread(target=self._server.serve_forever)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return self.url
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def watched(hitlab: Hitlab, engine: str, url: str, *more: object) -> Ran:
+    return hitlab("watch", "--engine", engine, "--base-url", url, "--interval", 0.01, "--count", 2, *more)
+
+
+def test_watch_of_a_version_without_cached_tokens_shows_no_rate_and_says_why(hitlab: Hitlab) -> None:
+    with Serving("N01", version="0.4.3.post2") as url:
+        ran = watched(hitlab, "sglang", url)
+    assert ran.status == 0
+    assert "cached tokens are not counted by this version (0.4.3.post2); only the gauge cache_hit_rate 0.81" in ran.out
+    assert "160,000 prompt tokens, hit rate unknown" in ran.out
+    assert "0.000 %" not in ran.out
+
+
+def test_watch_of_contradicting_counters_shows_no_rate(hitlab: Hitlab) -> None:
+    with Serving("N02", version="0.5.12") as url:
+        ran, as_json = watched(hitlab, "sglang", url), watched(hitlab, "sglang", url, "--json")
+    assert "2,800 cached of 1,500 prompt tokens: these counters contradict each other" in ran.out
+    assert "█" not in ran.out + as_json.out and "186" not in ran.out + as_json.out
+    lines = [json.loads(line) for line in as_json.out.splitlines()]
+    assert [(each["hit_rate"], each["computed_tokens_per_s"]) for each in lines] == [(None, None)] * 2
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_watch_of_two_models_has_a_row_for_each(hitlab: Hitlab, monkeypatch: pytest.MonkeyPatch, live: bool) -> None:
+    if live:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("LINES", "40")
+    with Serving("N09") as url:
+        ran = watched(hitlab, "vllm", url)
+    assert "chat-32b: 1,600 of 2,000 prompt tokens hit (80.000 %)" in ran.out
+    assert "code-7b: 0 of 18,000 prompt tokens hit (0.000 %)" in ran.out
+    assert "8.000 %" not in ran.out
+    assert ran.out.count("80.000 %") >= 3
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_watch_of_two_versions_has_one_rate_whichever_is_named_first(hitlab: Hitlab, order: tuple[int, int]) -> None:
+    with Serving("N05a") as one, Serving("N05b") as two:
+        urls = [(one, two)[place] for place in order]
+        ran = watched(hitlab, "vllm", one, *(word for url in urls for word in ("--metrics-url", url)))
+    assert "5,600 of 8,000 prompt tokens hit (70.000 %)" in ran.out
+
+
+def test_watch_of_a_connector_says_what_each_tier_found(hitlab: Hitlab) -> None:
+    with Serving("N15") as url:
+        ran = watched(hitlab, "vllm", url)
+    assert ran.out.count("local 0, external 9,000: 90.000 % in all, 1,000 computed") == 2
+    assert "0 of 20,000 prompt tokens hit (0.000 %), 90.000 % with external hits" in ran.out
+
+
+def test_watch_takes_a_metrics_address_with_a_path_as_it_is(hitlab: Hitlab) -> None:
+    with Serving("N09", path="/engine_metrics") as url:
+        ran = watched(hitlab, "vllm", url, "--metrics-url", f"{url}/engine_metrics")
+        lost = watched(hitlab, "vllm", url)
+    assert "chat-32b: 1,600 of 2,000" in ran.out
+    assert (lost.status, lost.err.count("\n")) == (1, 1)
+    assert f"{url}/metrics says 404" in lost.err
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "says"),
+    [
+        ("sglang", "N11", "this page has no token counters (a gauge cache_hit_rate 0.62)"),
+        ("vllm", "N12", "has a gauge (gpu_prefix_cache_hit_rate 0.64) and no counters; upgrade vLLM, or read"),
+    ],
+)  # fmt: skip
+def test_pages_of_gauges_are_no_ok_and_never_watched(hitlab: Hitlab, engine: str, name: str, says: str) -> None:
+    with Serving(name) as url:
+        ran, before = watched(hitlab, engine, url), hitlab("preflight", "--engine", engine, "--base-url", url)
+    assert (ran.status, before.status) == (1, 4)
+    assert says in ran.err
+    assert f"FAIL metrics: {url}/metrics:" in before.out and says in before.out
