@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from hitlab import families
 from hitlab.client.dialect import LogEntry
-from hitlab.client.engine_log import Between, LogCounters, LogReading, read_log
+from hitlab.client.engine_log import LogCounters, LogReading, read_log
+from hitlab.client.log_interval import Between
 from hitlab.errors import HitlabError, InputError, MetricsError, UsageError
 from hitlab.servers.emulated import server as emulate
 from hitlab.servers.emulated.server import EmulatedServer
