@@ -91,16 +91,25 @@ class LogLines:
             for each in documents:
                 yield from self._document(each, wrapping, depth + 1)
             return
-        entry = self._read_line(rest) or entry
+        if rest != text:
+            entry = self._read_line(rest) or entry
         if entry is not None:
             yield _placed(entry, rest, wrapping)
+
+    def _may_hold(self, text: str) -> bool:
+        """Whether an entry can be in a text; most lines of a log have none, and are done with at once."""
+        return bool("\n" in text.strip() or _DOCUMENT.search(text) or self._read_line(plain(text)))
 
     def _document(self, node: Any, outer: Wrapping, depth: int) -> Iterator[LogEntry]:
         if depth > _DEPTH:
             return
         if isinstance(node, dict):
+            texts = _texts(node)
+            nested = any(isinstance(value, (dict, list)) for value in node.values())
+            if not nested and not any(map(self._may_hold, texts)):
+                return
             wrapping = outer.within(_time(node), source_of(dict(_fields(node))))
-            for text in _texts(node):
+            for text in texts:
                 if found := list(self._text(text, wrapping, depth + 1)):
                     yield from found  # fields beside it often hold it once more
                     return

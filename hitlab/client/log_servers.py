@@ -74,8 +74,8 @@ def servers_of(entries: Sequence[LogEntry]) -> Servers:
     if mixed:
         of = "" if len(found) == 1 else f" of {', '.join(mixed)}"
         notes.append(
-            f"lines{of} give one engine several hit rates at the same moment, so they are of several servers, and "
-            "nothing in them says of which: their rates are not shown"
+            f"lines{of} give one engine several hit rates at the same moment, as if several servers wrote them, "
+            "and nothing in them says which: their rates are not shown"
         )
     return Servers(dict(sorted(found.items())), tuple(notes))
 

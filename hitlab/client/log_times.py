@@ -7,6 +7,7 @@ zone or an offset is left aside. Times since 1970 are in UTC.
 import re
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 
 Moment = tuple[int, ...]
 TIME_OF_DAY = 3  # hour, minute, second
@@ -70,6 +71,7 @@ def plain(text: str) -> str:
     return _STYLE.sub("", text)
 
 
+@lru_cache(maxsize=1024)  # of the lines of one second, and of one line that is read with and without its prefixes
 def moment_in(text: str) -> Moment | None:
     """The last time in this text, which in the head of a line is the innermost logger's; None without one.
 
