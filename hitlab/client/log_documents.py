@@ -21,7 +21,7 @@ ReadLine = Callable[[str], LogEntry | None]
 _DOCUMENT = re.compile(r"""\s*(?:\{\s*"|\[\s*[\[{"])""")
 _BLOCK_ENDS = {"{": "}", "[": "]"}
 _BLOCK_LINES = 2_000_000  # no document in so many lines is waited for
-_DEPTH = 12  # documents in texts of documents
+_DEPTH = 40  # documents in texts of documents
 # Names of fields in lower case, the best first; others are looked at after them.
 _TEXTS = ("message", "msg", "log", "line", "body", "text", "textpayload", "event", "content")
 _TIMES = (

@@ -79,10 +79,12 @@ def in_time_order(entries: Sequence[LogEntry]) -> list[LogEntry]:
         return list(entries)
     steps = [_seconds(after) - _seconds(before) for (before, _), (after, _) in pairwise(dated)]
     cycle_s = _DAY_S if units == TIME_OF_DAY else 12 * _MONTH_S
-    wraps = 0
+    ahead = sum((step > 0) - (step < 0) for step in steps if abs(step) <= cycle_s / 2)
+    wraps = 0  # above 0: passed midnight or New Year forwards, below 0 backwards; else neither, or as often both
     if units < len(_LEAP_YEAR):
-        wraps = sum(step < -cycle_s / 2 for step in steps) - sum(step > cycle_s / 2 for step in steps)
-    if wraps < 0 or (not wraps and sum(step < 0 for step in steps) > sum(step > 0 for step in steps)):
+        wraps = sum((step < 0) - (step > 0) for step in steps if abs(step) > cycle_s / 2)
+        wraps = 0 if wraps * ahead < 0 else wraps
+    if wraps < 0 or (not wraps and ahead < 0):
         dated.reverse()
     if not wraps:
         dated.sort(key=lambda each: each[0])
