@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import Hitlab, Ran
 
-from hitlab.cli import main
+from hitlab.cli import _signals, main
 
 ROOT = Path(__file__).resolve().parent.parent
 # A command started under nohup or in a script's background ignores Ctrl-C, and so would all that tests start.
@@ -43,8 +43,12 @@ def shared() -> Path:
 
 @pytest.fixture
 def hitlab(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Hitlab:
-    """Run the command line in this process, as `hitlab ARGUMENTS`, on a terminal of 80 columns."""
+    """Run the command line in this process, as `hitlab ARGUMENTS`, on a terminal of 80 columns.
+
+    Signals stay pytest's own: one that ends the tests is not taken for one that ends the command.
+    """
     monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(_signals, "SIGNALS", ())
 
     def run(*arguments: object) -> Ran:
         with pytest.raises(SystemExit) as left:

@@ -2,12 +2,14 @@
 
 A command's file holds a function `command` (or, for a group like `lab`, a typer app `app`). Its docstring is
 its help and ends with an example. It prints results on stdout and everything else on stderr; errors it raises
-as HitlabError and `main` prints as one line.
+as HitlabError and `main` prints as one line. A command imports what it needs at the top of its file. Only what loads
+numba or matplotlib comes at the point of use, so that `--help` answers at once.
 """
 
 import errno
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
 
@@ -18,12 +20,27 @@ from hitlab.cli import _signals
 from hitlab.errors import HitlabError, InterruptedRunError
 from hitlab.flags import in_flags
 
-# In the order of the help page: one server, what came out of it, traces.
-COMMANDS = (
-    *("predict", "measure", "serve", "preflight", "watch", "log", "record", "model"),
-    *("results", "report", "lab", "check"),
-    *("replay", "sweep", "trace"),
-)
+# Each command's line on the help page, in its order: one server, what came out of it, traces. It is the first line of
+# the command's own help, kept here so that the page imports no command.
+COMMANDS = {
+    "predict": "Predict the hit rate of a shared-prefix or multi-turn workload by arithmetic, offline.",
+    "measure": "Measure an engine's prefix-cache hit rate and compare it with the prediction, to the token.",
+    "serve": "Start an engine to measure and keep it until Ctrl-C; prints the command that measures it.",
+    "preflight": "Say what a server is and whether it can be measured; sends one short prompt and empties nothing.",
+    "watch": "Watch a running server's interval hit rate, from its counters; sends no prompt and empties nothing.",
+    "log": "Read an engine's log: tokens where its lines count them, else the window's rate. For eyeballing only.",
+    "record": (
+        "Record what an engine answers to random sequences, one request after another; `model` explains the file."
+    ),
+    "model": "Compare a cache model with what its engine answered: hit tokens and, where counted, evicted tokens.",
+    "results": "List, show and compare the results that measure has kept.",
+    "report": "Write kept results as one self-contained HTML page: asked, predicted, measured, checked, repeatable.",
+    "lab": "Experiments that ask one question each: predict, run, look at the picture.",
+    "check": "Recompute every number of the lab page and say whether it agrees; exit status 3 if one does not.",
+    "replay": "Replay a trace through a prefix cache of fixed size: hit tokens, longest prefix only.",
+    "sweep": "Replay a trace at many cache sizes: how much cache it needs, and whether the policy matters.",
+    "trace": "Look at a trace.",
+}
 
 # Typer may bring its own click along; its usage error is BadParameter's parent wherever it lives.
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -44,8 +61,10 @@ def main(arguments: list[str] | None = None) -> None:
 def _status(argv: list[str], stops: _signals.Stops) -> int:
     """Run one command; what goes wrong is said in one line on stderr."""
     try:
+        if argv[0] == "--" and len(argv) > 1:  # no more options before the command: there is none that could matter
+            argv = argv[1:]
         # Building every command costs more than `predict` itself, so only the called one is built.
-        app = build_app((argv[0],) if argv[0] in COMMANDS else COMMANDS)
+        app = build_app((argv[0],)) if argv[0] in COMMANDS else _overview()
         status: int = app(argv, prog_name="hitlab", standalone_mode=False) or 0
         if status == _INTERRUPTED:
             raise KeyboardInterrupt
@@ -75,12 +94,9 @@ def _status(argv: list[str], stops: _signals.Stops) -> int:
     return status
 
 
-def build_app(commands: tuple[str, ...] = COMMANDS) -> typer.Typer:
-    """The typer application with these commands."""
-    app = typer.Typer(
-        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
-    )
-    app.callback()(_hitlab)
+def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
+    """The typer application with these commands, whose modules are imported."""
+    app = _no_commands()
     for name in commands:
         module = import_module(f"hitlab.cli.{name}")
         if hasattr(module, "app"):
@@ -88,6 +104,26 @@ def build_app(commands: tuple[str, ...] = COMMANDS) -> typer.Typer:
         else:
             app.command(name)(module.command)
     return app
+
+
+def _overview() -> typer.Typer:
+    """The typer application that knows every command by its line alone, for the help page and for wrong names."""
+    app = _no_commands()
+    for name, line in COMMANDS.items():
+        app.command(name, help=line)(_never_called)
+    return app
+
+
+def _no_commands() -> typer.Typer:
+    app = typer.Typer(
+        add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode="rich"
+    )
+    app.callback()(_hitlab)
+    return app
+
+
+def _never_called() -> None:
+    """Stands for a command: one that is called is built by itself."""
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,14 +1,31 @@
-"""Options that several commands share, said once, and JSON on stdout."""
+"""Options that several commands share, said once, and how to print.
+
+`predict` imports this: what is slow to import (rich, msgspec) is imported by the function that needs it.
+"""
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hitlab import families
 from hitlab.errors import UsageError
+from hitlab.flags import in_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+def one_of(names: Sequence[str]) -> str:
+    """Names in words.
+
+    >>> one_of(["a", "b", "c"])
+    'a, b or c'
+    """
+    *most, last = names
+    return f"{', '.join(most)} or {last}" if most else last
+
 
 Requests = Annotated[int, typer.Option("--requests", "--num-prompts", "-n", help="N: requests in all.")]
 PrefixLen = Annotated[int, typer.Option("--prefix-len", help="P: tokens of the shared prefix.")]
@@ -23,7 +40,7 @@ Workload = Annotated[
     typer.Option(
         "--workload",
         "-w",
-        help="The prompts: shared-prefix, tenants, prefix-repetition, generated-shared-prefix or multi-turn.",
+        help=f"The prompts: {one_of(families.names('workloads'))}.",
     ),
 ]
 OutputLen = Annotated[int, typer.Option("--output-len", help="Tokens to generate after each prompt.")]
@@ -31,7 +48,7 @@ DataParallel = Annotated[
     int, typer.Option("--dp", "--data-parallel-size", min=1, help="D: data-parallel ranks; each has its own cache.")
 ]
 BreakMode = Annotated[
-    str, typer.Option("--break-mode", help="How to break the cache: none, token, salt, capacity, burst.")
+    str, typer.Option("--break-mode", help=f"How to break the cache: {', '.join(families.names('workloads.breaks'))}.")
 ]
 BreakAt = Annotated[
     int, typer.Option("--break-at", help="Token index in the prefix that `token` changes; at 0 nothing can hit.")
@@ -55,7 +72,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 
 def token_range(text: str | None) -> tuple[int, int] | None:
-    """What --vocab-range says; None says nothing. Raises UsageError."""
+    """First and last id that --vocab-range names; None where it is not given. Raises UsageError."""
     if text is None:
         return None
     first, colon, last = text.partition(":")
@@ -66,12 +83,15 @@ def token_range(text: str | None) -> tuple[int, int] | None:
 
 def note_unused_break_options(break_mode: str, at: int, fixed: bool) -> None:
     """Say that an option was given which this break mode does not read. Raises UsageError for an unknown mode."""
-    from hitlab import families
-
     takes = families.break_mode(break_mode).TAKES
     for option, given, name in (("--break-at", at != 0, "at"), ("--break-fixed", fixed, "fixed")):
         if given and name not in takes:
-            print(f"note: {option} means nothing with --break-mode {break_mode}", file=sys.stderr)
+            note(f"{option} means nothing with --break-mode {break_mode}")
+
+
+def note(text: str) -> None:
+    """Print a line on stderr that begins with "note:", with flags in place of fields."""
+    print(f"note: {in_flags(text)}", file=sys.stderr)
 
 
 def print_json(document: Any) -> None:

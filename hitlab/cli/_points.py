@@ -4,19 +4,16 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from hitlab.files import replace
-
-if TYPE_CHECKING:
-    from hitlab.simulation.sweep import Point
+from hitlab.simulation.sweep import Point
 
 MEMORY = "memory_bytes"
 
 
-def write(points: "Sequence[Point]", path: Path, block_bytes: int | None) -> None:
+def write(points: Sequence[Point], path: Path, block_bytes: int | None) -> None:
     """Write the points. Raises InputError, with the old file as it was."""
     text = StringIO(newline="")
     rows = csv.writer(text)
@@ -39,8 +36,6 @@ def wrote(path: Path) -> bool:
 
 
 def _columns() -> list[str]:
-    from hitlab.simulation.sweep import Point
-
     return list(Point.__struct_fields__)
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BURST_S = 1.0
 _SHOW_CURSOR = b"\x1b[?25h"  # which a progress bar has hidden
 
@@ -116,7 +116,7 @@ def handled() -> Iterator[Stops]:
     """Handle the signals of one command inside the block, if this is the main thread, which alone can."""
     global _current  # noqa: PLW0603  # a signal is the process's, and so is what it stops
     before, stops = _current, Stops()
-    handlers = {each: signal.getsignal(each) for each in _SIGNALS}
+    handlers = {each: signal.getsignal(each) for each in SIGNALS}
     mine = [each for each, handler in handlers.items() if handler not in (signal.SIG_IGN, None)]
     if threading.current_thread() is not threading.main_thread():
         mine = []

@@ -1,4 +1,4 @@
-"""Which server a command talks to: options, and the server itself where the command starts one."""
+"""The server that a command talks to, and starts first where it is asked to."""
 
 import math
 import os
@@ -7,58 +7,16 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
 
 from hitlab import families
 from hitlab.cli import _signals
 from hitlab.cli._progress import StartProgress
+from hitlab.client.http import EngineClient, Keys, root_url
 from hitlab.errors import UsageError
+from hitlab.flags import in_flags
+from hitlab.measurement.asked import Asked
+from hitlab.results.run_result import ServerAsked
 from hitlab.servers import start
-
-if TYPE_CHECKING:
-    from hitlab.client.http import EngineClient
-    from hitlab.measurement.asked import Asked
-    from hitlab.results.run_result import ServerAsked
-
-EngineName = Annotated[str, typer.Option("--engine", "-e", help="vllm or sglang.")]
-BaseUrl = Annotated[
-    str | None, typer.Option("--base-url", help="The server (default: port 8000 for vLLM, 30000 for SGLang, here).")
-]
-MetricsUrl = Annotated[
-    list[str] | None, typer.Option("--metrics-url", help="Where /metrics is, if elsewhere; repeat it for replicas.")
-]
-Emulate = Annotated[bool, typer.Option("--emulate", help="Start an emulated engine on a free port and talk to that.")]
-Cpu = Annotated[bool, typer.Option("--cpu", help="Start the real engine on this machine's CPU and talk to that.")]
-BlockSize = Annotated[
-    int | None,
-    typer.Option(
-        "--block-size", "--page-size", "-B", help="What you believe it is; of a server started here, what it gets."
-    ),
-]
-CapacityBlocks = Annotated[
-    int | None,
-    typer.Option("--capacity-blocks", min=1, help="Pool in blocks: believed, or given to a server started here."),
-]
-Ranks = Annotated[
-    int | None,
-    typer.Option(
-        "--dp", "--data-parallel-size", min=1, help="Data-parallel ranks: believed, or of a server started here."
-    ),
-]
-ApiKeyEnv = Annotated[str | None, typer.Option("--api-key-env", help="Environment variable that holds the API key.")]
-AdminKeyEnv = Annotated[
-    str | None, typer.Option("--admin-key-env", help="Environment variable with the key for resets, if another.")
-]
-Fault = Annotated[
-    list[str] | None,
-    typer.Option("--fault", help="Break the emulated engine: NAME or NAME=VALUE, as reset=lies or fail-post=20."),
-]
-EngineArg = Annotated[
-    list[str] | None, typer.Option("--engine-arg", help="With --cpu: passed on to the engine; repeat it for more.")
-]
-Timeout = Annotated[float, typer.Option("--timeout", help="Seconds to wait for one response.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +28,7 @@ class Target:
     metrics_urls: tuple[str, ...] = ()
     emulate: bool = False
     cpu: bool = False
-    asked: "Asked"
+    asked: Asked
     api_key_env: str | None = None
     admin_key_env: str | None = None
     timeout_s: float = 120.0
@@ -102,7 +60,7 @@ class Target:
         with self.started() as server:
             yield server.base_url
             if reason := server.death(wait_seconds=0.5):
-                print(f"hitlab: {reason}", file=sys.stderr)
+                print(f"hitlab: {in_flags(reason)}", file=sys.stderr)
 
     def started(self) -> AbstractContextManager[start.RunningServer]:
         """A server of our own, emulated or real."""
@@ -111,7 +69,7 @@ class Target:
         return start.on_cpu(self.engine, self.asked, StartProgress(), self.engine_args, self.port)
 
     @contextmanager
-    def connected(self, connections: int = 1) -> Iterator["tuple[_signals.Loop, EngineClient]"]:
+    def connected(self, connections: int = 1) -> Iterator[tuple[_signals.Loop, EngineClient]]:
         """A client for the server, and the event loop to run it in; both end with the block."""
         with self.running() as base_url, _signals.Loop() as loop:
             client = self.client(base_url, connections)
@@ -120,11 +78,8 @@ class Target:
             finally:
                 loop.run(client.aclose())
 
-    def as_asked(self, log: Path | None = None) -> "ServerAsked":
+    def as_asked(self, log: Path | None = None) -> ServerAsked:
         """The server as a result keeps it; addresses without passwords, and never a key."""
-        from hitlab.client.http import root_url
-        from hitlab.results.run_result import ServerAsked
-
         return ServerAsked(
             start="emulate" if self.emulate else "cpu" if self.cpu else "",
             block_tokens=self.asked.block_tokens,
@@ -139,10 +94,8 @@ class Target:
             timeout_s=self.timeout_s,
         )
 
-    def client(self, base_url: str, connections: int = 1) -> "EngineClient":
+    def client(self, base_url: str, connections: int = 1) -> EngineClient:
         """A client for the running server."""
-        from hitlab.client.http import EngineClient, Keys
-
         return EngineClient(
             families.engine(self.engine),
             base_url,

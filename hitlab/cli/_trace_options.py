@@ -2,14 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from hitlab.cli._progress import progress
 from hitlab.errors import UsageError
-
-if TYPE_CHECKING:
-    from hitlab.traces.trace import Trace
+from hitlab.traces import reader
+from hitlab.traces.trace import Trace
 
 
 def path(text: str) -> Path:
@@ -48,11 +48,8 @@ EngineCap = Annotated[
 ]
 
 
-def read(trace: Path, block_size: int | None, form: str | None, skip_malformed: bool) -> "Trace":
+def read(trace: Path, block_size: int | None, form: str | None, skip_malformed: bool) -> Trace:
     """Read a trace, with a progress line if that takes long and a line on stderr if it has no requests."""
-    from hitlab.cli._progress import progress
-    from hitlab.traces import reader
-
     with progress(f"reading {trace.name}") as on_progress:
         requests = reader.read_trace(
             trace, block_size, format_name=form, skip_malformed=skip_malformed, on_progress=on_progress

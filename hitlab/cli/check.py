@@ -3,6 +3,7 @@
 import typer
 
 from hitlab.cli import _options as opt
+from hitlab.cli._tables import Column, fitted
 from hitlab.experiment.lab_page import page_values
 
 
@@ -31,23 +32,26 @@ def command(as_json: opt.Json = False) -> None:
             }
         )
     else:
-        from rich.box import SIMPLE_HEAD
-        from rich.table import Table
-
-        table = Table("section", "what", box=SIMPLE_HEAD)
-        for heading in ("page", "computed"):
-            table.add_column(heading, justify="right")
-        table.add_column("agrees")
-        for value in values:
-            table.add_row(
+        columns = (
+            Column("section", left=True, wraps=True),
+            Column("what", left=True, wraps=True),
+            Column("page"),
+            Column("computed"),
+            Column("agrees", left=True),
+        )
+        rows = [
+            (
                 value.section,
                 value.what,
                 _number(value.page, value.decimals, value.unit),
                 _number(value.computed, value.decimals and value.decimals + 2, value.unit),
                 "yes" if value.agrees else "NO",
             )
-        opt.console().print(table)
-        opt.console().print(f"{len(values) - differ} of {len(values)} values agree")
+            for value in values
+        ]
+        console = opt.console()
+        console.print(fitted(columns, rows, console.width, gap=3, indent=2))
+        console.print(f"{len(values) - differ} of {len(values)} values agree")
     if differ:
         raise typer.Exit(3)
 

@@ -1,23 +1,31 @@
 """`hitlab lab`: experiments that ask one question each, listed, explained and run."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.padding import Padding
 
-from hitlab import families
+from hitlab import families, files
 from hitlab.cli import _options as opt
+from hitlab.cli import _server_options as given
 from hitlab.cli import _signals, _target
-from hitlab.errors import UsageError
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from hitlab.experiment.lab import Lab
-    from hitlab.measurement.asked import Asked
-    from hitlab.measurement.lab import LabRun
-    from hitlab.results.lab_result import LabPoint, LabResult
+from hitlab.cli._lab_result import print_lab
+from hitlab.cli._progress import progress
+from hitlab.cli._tables import sheet
+from hitlab.client.http import root_url
+from hitlab.errors import InterruptedRunError, UsageError
+from hitlab.experiment.lab import Lab
+from hitlab.experiment.plan import Experiment, check_numbers
+from hitlab.experiment.shape import SharedPrefix
+from hitlab.measurement.asked import Asked
+from hitlab.measurement.lab import LabRun
+from hitlab.report import lab_plot
+from hitlab.results import store
+from hitlab.results.lab_result import LabResult
+from hitlab.results.reproduce import lab_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -33,18 +41,11 @@ def list_(as_json: opt.Json = False) -> None:
 
     Example: hitlab lab list
     """
-    labs = {name: _lab(name) for name in families.names("labs")}
+    labs = {name: families.lab(name) for name in families.names("labs")}
     if as_json:
         opt.print_json([{"name": name, "title": lab.title, "question": lab.question} for name, lab in labs.items()])
         return
-    from rich.table import Table
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, lab in labs.items():
-        table.add_row(name, lab.question)
-    opt.console().print(table)
+    opt.console().print(sheet({name: lab.question for name, lab in labs.items()}))
     opt.console().print("\nhitlab lab show NAME says what to predict first")
 
 
@@ -54,7 +55,7 @@ def show(name: Name, as_json: opt.Json = False) -> None:
 
     Example: hitlab lab show break-staircase
     """
-    lab = _lab(name)
+    lab = families.lab(name)
     parts = {
         "question": lab.question,
         "predict": lab.predict,
@@ -65,8 +66,6 @@ def show(name: Name, as_json: opt.Json = False) -> None:
     if as_json:
         opt.print_json({"name": name, "title": lab.title, **parts})
         return
-    from rich.padding import Padding
-
     console = opt.console()
     console.print(lab.title)
     headings = ("The question", "Predict before you run it", "The picture, once you have", "Swept", "Source")
@@ -79,11 +78,11 @@ def show(name: Name, as_json: opt.Json = False) -> None:
 @app.command()
 def run(
     name: Name,
-    engine: _target.EngineName,
-    base_url: _target.BaseUrl = None,
-    metrics_url: _target.MetricsUrl = None,
-    emulate: _target.Emulate = False,
-    cpu: _target.Cpu = False,
+    engine: given.EngineName,
+    base_url: given.BaseUrl = None,
+    metrics_url: given.MetricsUrl = None,
+    emulate: given.Emulate = False,
+    cpu: given.Cpu = False,
     block_size: Annotated[
         str | None,
         typer.Option(
@@ -92,18 +91,18 @@ def run(
             help="Of servers started here, one after another, as 1,16 (default: the lab's).",
         ),
     ] = None,
-    capacity_blocks: _target.CapacityBlocks = None,
-    dp: _target.Ranks = None,
+    capacity_blocks: given.CapacityBlocks = None,
+    dp: given.Ranks = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the points that matter, not a dense curve.")] = False,
     cold_by: opt.ColdBy = "reset",
     seed: Annotated[int, typer.Option("--seed", help="Of the first trial; each later one takes the next.")] = 0,
     vocab_range: opt.VocabRange = None,
     vocab_size: opt.VocabSize = None,
-    api_key_env: _target.ApiKeyEnv = None,
-    admin_key_env: _target.AdminKeyEnv = None,
-    timeout: _target.Timeout = 120.0,
-    fault: _target.Fault = None,
-    engine_arg: _target.EngineArg = None,
+    api_key_env: given.ApiKeyEnv = None,
+    admin_key_env: given.AdminKeyEnv = None,
+    timeout: given.Timeout = 120.0,
+    fault: given.Fault = None,
+    engine_arg: given.EngineArg = None,
     log: Annotated[
         Path | None, typer.Option("--log", help="The engine's log, read after each step and shown beside the counters.")
     ] = None,
@@ -116,17 +115,8 @@ def run(
 
     Example: hitlab lab run break-staircase --engine sglang --emulate
     """
-    from dataclasses import replace
-
-    from hitlab.client.http import root_url
-    from hitlab.experiment.plan import Experiment, check_numbers
-    from hitlab.experiment.shape import SharedPrefix
-    from hitlab.measurement.asked import Asked
-    from hitlab.measurement.lab import LabRun
-    from hitlab.results.reproduce import lab_command
-
     check_numbers(Experiment(SharedPrefix(1, 1, 1), cold_by=cold_by))
-    lab = _lab(name)
+    lab = families.lab(name)
     started_here = emulate or cpu
     sizes = _block_sizes(block_size) or (_own_sizes(lab, engine, cpu) if started_here else [None])
     if log and started_here:
@@ -155,7 +145,7 @@ def run(
     if not started_here:
         targets = [replace(targets[0], asked=replace(asked, block_tokens=sizes[0]))]
     where = ["--emulate"] if emulate else ["--cpu"] if cpu else ["--base-url", root_url(base_url)] if base_url else []
-    given = {
+    options = {
         "--block-size": block_size,
         "--capacity-blocks": capacity_blocks,
         "--dp": dp,
@@ -165,22 +155,15 @@ def run(
         "--seed": seed or None,
         "--log": log,
     }
-    command = lab_command(name, engine, where, given)
+    command = lab_command(name, engine, where, options)
     _run(LabRun(name, lab, command, seed, quick, cold_by, log), targets, out, as_json)
 
 
-def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: bool) -> None:
-    from hitlab import files
-    from hitlab.cli._progress import progress
-    from hitlab.errors import InterruptedRunError
-
+def _run(lab_run: LabRun, targets: list[_target.Target], out: Path, as_json: bool) -> None:
     files.check_folder(out)
     if any(where.emulate for where in targets):
-        print(
-            "EMULATED: a model of the engine answers, nothing here is a measurement of a real one",
-            file=sys.stderr,
-        )
-    stopped: InterruptedRunError | None = None
+        print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one", file=sys.stderr)
+    stopped: Exception | None = None
     try:
         for where in targets:
             with where.connected(connections=64) as (loop, client), progress(f"lab {lab_run.name}") as told:
@@ -188,6 +171,8 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
         lab_run.complete = True
     except KeyboardInterrupt:
         stopped = InterruptedRunError("interrupted", todo="the points that were measured are kept")
+    except Exception as error:  # as when the server dies: what was measured before is worth as much
+        stopped = error
     result = lab_run.result()
     if not result.parts:
         raise stopped or UsageError(f"lab {lab_run.name} has no points on this server")
@@ -199,28 +184,19 @@ def _run(lab_run: "LabRun", targets: list[_target.Target], out: Path, as_json: b
     if as_json:
         opt.print_json(result)
     else:
-        _print(result)
+        print_lab(result)
     print(f"result: {path}, beside it .svg and .png", file=sys.stderr)
     if stopped:
         raise stopped
     raise typer.Exit(result.exit_status)
 
 
-def _keep(result: "LabResult", out: Path) -> Path:
+def _keep(result: LabResult, out: Path) -> Path:
     """Write the result and then its pictures, all under one name that no file had; returns the result's file."""
-    from hitlab import files
-    from hitlab.report import lab_plot
-    from hitlab.results import store
-
     path = store.save_lab(result, out, beside=(".svg", ".png"))
     files.write_new(out, path.stem, lab_plot.svg(result).encode(), ".svg")
     files.write_new(out, path.stem, lab_plot.png(result), ".png")
     return path
-
-
-def _lab(name: str) -> "Lab":
-    lab: Lab = families.lab(name)
-    return lab
 
 
 def _block_sizes(text: str | None) -> list[int | None]:
@@ -233,7 +209,7 @@ def _block_sizes(text: str | None) -> list[int | None]:
     return [int(word) for word in words]
 
 
-def _own_sizes(lab: "Lab", engine: str, cpu: bool) -> list[int | None]:
+def _own_sizes(lab: Lab, engine: str, cpu: bool) -> list[int | None]:
     """The lab's block sizes, as far as a server started here can have them, each once."""
     default = _default_block_tokens(engine, cpu)
     multiple = families.cpu_recipe(engine).block_multiple if cpu else 1
@@ -241,10 +217,8 @@ def _own_sizes(lab: "Lab", engine: str, cpu: bool) -> list[int | None]:
     return [size for size in sizes if size % multiple == 0]
 
 
-def _sized(asked: "Asked", lab: "Lab", engine: str, cpu: bool) -> "Asked":
+def _sized(asked: Asked, lab: Lab, engine: str, cpu: bool) -> Asked:
     """With the lab's pool, where the user names none."""
-    from dataclasses import replace
-
     if asked.capacity_blocks is not None or lab.pool_tokens is None:
         return asked
     block_tokens = asked.block_tokens or _default_block_tokens(engine, cpu)
@@ -253,83 +227,3 @@ def _sized(asked: "Asked", lab: "Lab", engine: str, cpu: bool) -> "Asked":
 
 def _default_block_tokens(engine: str, cpu: bool) -> int:
     return families.cpu_recipe(engine).block_tokens if cpu else families.engine(engine).DEFAULT_BLOCK_TOKENS
-
-
-def _print(result: "LabResult") -> None:
-    console = opt.console()
-    console.print(f"{result.title}\n{result.question}")
-    for part in result.parts:
-        engine = part.engine
-        emulated = "EMULATED " if engine.source == "emulated" else ""
-        pool = f", {engine.capacity_blocks:,} of them" if engine.capacity_blocks else ""
-        version = engine.version or "(version unknown)"
-        console.print(f"{emulated}{engine.title} {version}: blocks of {engine.block_tokens} tokens{pool}")
-        console.print(_table(result, [point for trial in part.trials for point in trial.points], console.width))
-    _print_log(result)
-    for trial in result.trials:
-        for check in trial.failed_checks:
-            console.print(f"check failed, {check.name}: {check.detail}")
-    any_emulated = any(part.engine.source == "emulated" for part in result.parts)
-    console.print(f"{'EMULATED ' if any_emulated else ''}{result.lab}: {result.verdict}")
-    console.print(f"the picture: {result.picture}")
-
-
-def _table(result: "LabResult", points: "list[LabPoint]", width: int) -> "Table":
-    """The points, each series under a line with its name."""
-    from hitlab.cli._tables import Column, fitted
-    from hitlab.results.lab_result import named
-
-    series = list(dict.fromkeys(point.series for point in points))
-    named_series, by_name = any(series), any(isinstance(point.x, str) for point in points)
-    widest = max((len(named(point.x)) for point in points if not isinstance(point.x, str)), default=0)
-    rows: list[tuple[str, ...]] = []
-    for name in series:
-        chosen = [point for point in points if point.series == name]
-        if named_series:
-            rows.append((f"{name}:", *[""] * 6))
-        rows += [
-            (named(each.x).rjust(widest), each.remark, *_figures(each, result.share_of_possible)) for each in chosen
-        ]
-    columns = [
-        Column(result.axis_name, left=named_series, wraps=not by_name),
-        Column("remark", left=True, spare=1, wraps=True),
-        Column("predicted"),
-        Column("measured"),
-        Column("hit tokens", spare=2),
-        Column("of possible" if result.share_of_possible else "of", spare=3),
-        Column("error"),
-    ]
-    if not any(point.remark for point in points):
-        columns.pop(1)
-        rows = [(row[0], *row[2:]) for row in rows]
-    return fitted(columns, rows, width)
-
-
-def _print_log(result: "LabResult") -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    for trial in result.trials:
-        if trial.log:
-            table = Table(box=SIMPLE_HEAD, title="the engine's log, which is for eyeballing", title_justify="left")
-            for heading in ("after", "lines", "hit tokens", "of", "window"):
-                table.add_column(heading, justify="left" if heading == "after" else "right")
-            for said in trial.log:
-                counts = (said.lines, said.hit_tokens, said.queried_tokens)
-                window = "-" if said.window_hit_rate is None else f"{100 * said.window_hit_rate:.1f} %"
-                table.add_row(said.after, *("-" if each is None else f"{each:,}" for each in counts), window)
-            opt.console().print(table)
-
-
-def _figures(point: "LabPoint", share_of_possible: bool) -> list[str]:
-    from hitlab.results.lab_result import rate, whole_tokens
-
-    predicted, measured = (
-        rate(point, hit_tokens, share_of_possible) for hit_tokens in (point.model_hit_tokens, point.hit_tokens)
-    )
-    return [
-        *("-" if each is None else f"{100 * each:.4f} %" for each in (predicted, measured)),
-        f"{point.hit_tokens:,}",
-        f"{whole_tokens(point, share_of_possible):,}",
-        f"{point.error_tokens:+,}" if point.error_tokens else "0",
-    ]

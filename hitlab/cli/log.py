@@ -1,24 +1,29 @@
 """`hitlab log`: what an engine's log says of its prefix cache."""
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from textwrap import wrap
+from typing import Annotated
 
 import typer
 
 from hitlab import families
 from hitlab.cli import _options as opt
-from hitlab.cli import _target
+from hitlab.cli import _server_options as given
+from hitlab.cli._format import count, percent
+from hitlab.cli._tables import Column, fitted, least_width
+from hitlab.client.dialect import EngineApi
+from hitlab.client.engine_log import FOR_EYEBALLING, LogReading, log_lines, read_log
+from hitlab.client.log_interval import Between, in_words
+from hitlab.client.log_servers import RankLog, Servers
+from hitlab.errors import InputError
 
-if TYPE_CHECKING:
-    from hitlab.client.dialect import EngineApi
-    from hitlab.client.engine_log import LogReading
-    from hitlab.client.log_servers import RankLog, Servers
+GAP = 3  # characters between columns
+LEAST_NAME = 8  # characters of a server's name on a line
 
 
 def command(
     file: Annotated[Path, typer.Argument(help="The engine's log; plain, .gz or .zst; - is stdin.")],
-    engine: _target.EngineName,
+    engine: given.EngineName,
     since: Annotated[str | None, typer.Option("--since", help="Lines from then on: [[YYYY-]MM-DD ]HH:MM[:SS].")] = None,
     until: Annotated[str | None, typer.Option("--until", help="Lines up to then, in the same form.")] = None,
     as_json: opt.Json = False,
@@ -29,10 +34,6 @@ def command(
 
     Example: hitlab log sglang.log --engine sglang --since 21:14 --until 21:15
     """
-    from hitlab.client.engine_log import FOR_EYEBALLING, log_lines, read_log
-    from hitlab.client.log_interval import Between
-    from hitlab.errors import InputError
-
     dialect = families.engine(engine)
     between = Between.parse(since, until)
     reading = read_log(log_lines(file), dialect.read_log_line, between)
@@ -48,13 +49,13 @@ def command(
         _print(dialect, reading, servers)
     for note in (left_out, *servers.notes):
         if note:
-            print(f"note: {note}", file=sys.stderr)
+            opt.note(note)
     if reading.preemptions:
-        print(f"note: {reading.preemptions:,} retracted requests are counted twice", file=sys.stderr)
-    print(f"note: {FOR_EYEBALLING}", file=sys.stderr)
+        opt.note(f"{reading.preemptions:,} retracted requests are counted twice")
+    opt.note(FOR_EYEBALLING)
 
 
-def _left_out(reading: "LogReading") -> str:
+def _left_out(reading: LogReading) -> str:
     """What an interval left out, in words: lines outside it, and apart from them those whose time can't be read."""
     outside, undated = reading.outside, reading.undated
     said = [f"{outside:,} {'lies' if outside == 1 else 'lie'} outside the interval"] if outside else []
@@ -63,10 +64,7 @@ def _left_out(reading: "LogReading") -> str:
     return " and ".join(said)
 
 
-def _document(dialect: "EngineApi", reading: "LogReading", servers: "Servers") -> dict[str, object]:
-    from hitlab.client.engine_log import FOR_EYEBALLING
-    from hitlab.client.log_interval import in_words
-
+def _document(dialect: EngineApi, reading: LogReading, servers: Servers) -> dict[str, object]:
     moments = reading.moments
     return {
         "engine": dialect.NAME,
@@ -97,12 +95,7 @@ def _document(dialect: "EngineApi", reading: "LogReading", servers: "Servers") -
     }
 
 
-def _print(dialect: "EngineApi", reading: "LogReading", servers: "Servers") -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    from hitlab.client.log_interval import in_words
-
+def _print(dialect: EngineApi, reading: LogReading, servers: Servers) -> None:
     console = opt.console()
     lines = "line" if len(reading.entries) == 1 else "lines"
     moments = reading.moments
@@ -115,19 +108,17 @@ def _print(dialect: "EngineApi", reading: "LogReading", servers: "Servers") -> N
         headings = ["lines", "last", "lowest", "highest"]
     else:
         headings = ["lines", "new tokens", "cached tokens", "hit rate"]
-    table = Table(box=SIMPLE_HEAD)
+    columns = [Column("rank", left=True), *map(Column, headings)]
+    shown = _shown(servers)
+    rows = [("all" if each.rank is None else str(each.rank), *_cells(each)) for each in shown]
     if several:
-        table.add_column("server", overflow="fold")
-    table.add_column("rank", no_wrap=True)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for each in _shown(servers):
-        names = (each.server or "all", "all" if each.rank is None else str(each.rank))
-        table.add_row(*names[0 if several else 1 :], *_cells(each))
-    console.print(table)
+        room = max(console.width - least_width(columns, rows, GAP) - GAP, LEAST_NAME)
+        columns.insert(0, Column("server", left=True))
+        rows = [("\n".join(wrap(each.server or "all", room)), *row) for each, row in zip(shown, rows, strict=True)]
+    console.print(fitted(columns, rows, console.width, gap=GAP, indent=2))
 
 
-def _shown(servers: "Servers") -> list["RankLog"]:
+def _shown(servers: Servers) -> list[RankLog]:
     """The rows of the table: ranks only where a server has several, and everything only where it is a sum."""
     rows = servers.ranks()
     ranks = {
@@ -139,14 +130,10 @@ def _shown(servers: "Servers") -> list["RankLog"]:
     return shown
 
 
-def _cells(row: "RankLog") -> tuple[str, ...]:
+def _cells(row: RankLog) -> tuple[str, ...]:
     """What a row says: tokens where its lines count them, else rates of the window."""
     if row.tally is None:
         rates = (row.last_window_hit_rate, row.min_window_hit_rate, row.max_window_hit_rate)
-        return f"{row.entries:,}", *(_percent(rate, 1) for rate in rates)
+        return count(row.entries), *(percent(rate, 1) for rate in rates)
     new = row.tally.queried_tokens - row.tally.hit_tokens
-    return f"{row.entries:,}", f"{new:,}", f"{row.tally.hit_tokens:,}", _percent(row.tally.hit_rate, 3)
-
-
-def _percent(rate: float | None, decimals: int) -> str:
-    return "-" if rate is None else f"{100 * rate:.{decimals}f} %"
+    return count(row.entries), count(new), count(row.tally.hit_tokens), percent(row.tally.hit_rate)

@@ -1,32 +1,39 @@
 """`hitlab measure`: drive an engine, read its counters, compare them with both predictions."""
 
+import random
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
+from rich.console import Console
 
+from hitlab import files
 from hitlab.cli import _options as opt
+from hitlab.cli import _server_options as given
 from hitlab.cli import _signals, _target
-from hitlab.errors import InputError
+from hitlab.cli._plan import print_plan
+from hitlab.cli._progress import RunProgress
+from hitlab.cli._run_result import print_result
+from hitlab.errors import InputError, InterruptedRunError, UsageError
+from hitlab.experiment.closed_form import check_shape, shape_of
+from hitlab.experiment.plan import Experiment, plan
+from hitlab.experiment.shape import BreakOptions
 from hitlab.flags import in_flags
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from hitlab.experiment.plan import Experiment
-    from hitlab.measurement.asked import Asked
-    from hitlab.measurement.prepare import Prepared
-    from hitlab.measurement.run import Run
-    from hitlab.results.run_result import Result
+from hitlab.measurement.asked import Asked
+from hitlab.measurement.prepare import Prepared
+from hitlab.measurement.run import Run, prepare_run
+from hitlab.results import store
+from hitlab.results.run_result import Result
 
 
 def command(
-    engine: _target.EngineName,
-    base_url: _target.BaseUrl = None,
-    metrics_url: _target.MetricsUrl = None,
-    emulate: _target.Emulate = False,
-    cpu: _target.Cpu = False,
+    engine: given.EngineName,
+    base_url: given.BaseUrl = None,
+    metrics_url: given.MetricsUrl = None,
+    emulate: given.Emulate = False,
+    cpu: given.Cpu = False,
     requests: opt.Requests = 64,
     prefix_len: opt.PrefixLen = 1000,
     suffix_len: opt.SuffixLen = 200,
@@ -34,9 +41,9 @@ def command(
     per_group: opt.PerGroup = None,
     workload: opt.Workload = "shared-prefix",
     output_len: opt.OutputLen = 1,
-    block_size: _target.BlockSize = None,
-    capacity_blocks: _target.CapacityBlocks = None,
-    dp: _target.Ranks = None,
+    block_size: given.BlockSize = None,
+    capacity_blocks: given.CapacityBlocks = None,
+    dp: given.Ranks = None,
     break_mode: opt.BreakMode = "none",
     break_at: opt.BreakAt = 0,
     break_fixed: opt.BreakFixed = False,
@@ -53,11 +60,11 @@ def command(
     ] = None,
     vocab_range: opt.VocabRange = None,
     vocab_size: opt.VocabSize = None,
-    api_key_env: _target.ApiKeyEnv = None,
-    admin_key_env: _target.AdminKeyEnv = None,
-    timeout: _target.Timeout = 120.0,
-    fault: _target.Fault = None,
-    engine_arg: _target.EngineArg = None,
+    api_key_env: given.ApiKeyEnv = None,
+    admin_key_env: given.AdminKeyEnv = None,
+    timeout: given.Timeout = 120.0,
+    fault: given.Fault = None,
+    engine_arg: given.EngineArg = None,
     log: Annotated[
         Path | None, typer.Option("--log", help="Count tokens in the engine's log, where it runs without metrics.")
     ] = None,
@@ -71,14 +78,6 @@ def command(
 
     Example: hitlab measure --engine vllm --emulate --break-mode capacity
     """
-    import random
-
-    from hitlab.errors import UsageError
-    from hitlab.experiment.closed_form import check_shape, shape_of
-    from hitlab.experiment.plan import Experiment, plan
-    from hitlab.experiment.shape import BreakOptions
-    from hitlab.measurement.asked import Asked
-
     shape = shape_of(requests, prefix_len, suffix_len, groups, per_group)
     check_shape(shape, 1 if block_size is None else block_size, 1 if dp is None else dp)
     auto = flood_requests == "auto"
@@ -112,7 +111,7 @@ def command(
     if log and (emulate or cpu):
         raise UsageError("--log is for a server that runs without metrics", todo="leave it out, or name --base-url")
     if dry_run:
-        _print_plan(engine, experiment, asked, as_json)
+        print_plan(engine, experiment, asked, as_json)
         return
     _measure(
         _target.Target(
@@ -137,19 +136,15 @@ def command(
 
 
 def _measure(
-    where: _target.Target, experiment: "Experiment", asked: "Asked", log: Path | None, out: Path, as_json: bool
+    where: _target.Target, experiment: Experiment, asked: Asked, log: Path | None, out: Path, as_json: bool
 ) -> None:
-    from hitlab import files
-    from hitlab.errors import InterruptedRunError
-    from hitlab.measurement.run import prepare_run
-
     err = opt.console(stderr=True)
     files.check_folder(out)
     run: Run | None = None
     walked, result = False, None
     saved: Path | InputError | None = None
     try:
-        with where.connected(experiment.concurrency) as (loop, client), _Progress(err) as watch:
+        with where.connected(experiment.concurrency) as (loop, client), RunProgress(err) as watch:
             try:
                 run = loop.run(prepare_run(client, asked, experiment, log))
                 _announce(run.prepared, err)
@@ -164,17 +159,15 @@ def _measure(
         raise InterruptedRunError("interrupted", todo=_kept(saved) or "nothing had been measured yet") from None
     except Exception:
         if kept := _kept(saved):
-            print(f"hitlab: {kept}", file=sys.stderr)
+            print(f"hitlab: {in_flags(kept)}", file=sys.stderr)
         raise
     assert result is not None
     _show(result, saved, as_json)
     raise typer.Exit(result.exit_status)
 
 
-def _show(result: "Result", saved: "Path | InputError | None", as_json: bool) -> None:
+def _show(result: Result, saved: Path | InputError | None, as_json: bool) -> None:
     """Print the result and where it was saved. Raises why it could not be."""
-    from hitlab.cli._tables import print_result
-
     # A full disk or a full pipe takes at most one of the two, the file or what is shown.
     try:
         if as_json:
@@ -189,22 +182,20 @@ def _show(result: "Result", saved: "Path | InputError | None", as_json: bool) ->
         raise saved
 
 
-def _saved(result: "Result", out: Path) -> "Path | InputError":
+def _saved(result: Result, out: Path) -> Path | InputError:
     """Save a result and return its file, or why that could not be done: it can still be shown."""
-    from hitlab.results import store
-
     try:
         return store.save(result, out)
     except InputError as error:
         return error
 
 
-def _kept(saved: "Path | InputError | None") -> str:
+def _kept(saved: Path | InputError | None) -> str:
     """What became of a run that was cut short, in words; nothing where nothing was measured."""
     return f"what was measured is in {saved}" if isinstance(saved, Path) else str(saved or "")
 
 
-def _announce(prepared: "Prepared", err: "Console") -> None:
+def _announce(prepared: Prepared, err: Console) -> None:
     """What has to be said of a run before it begins."""
     if prepared.facts.emulated:
         err.print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one")
@@ -215,95 +206,6 @@ def _announce(prepared: "Prepared", err: "Console") -> None:
             err.print(f"note: {check.name}: {check.detail}; the run will not be valid")
 
 
-def _result(run: "Run", where: _target.Target, log: Path | None) -> "Result":
+def _result(run: Run, where: _target.Target, log: Path | None) -> Result:
     """What the run has measured, and how its server was asked for."""
-    import msgspec
-
     return msgspec.structs.replace(run.result(), server=where.as_asked(log))
-
-
-def _print_plan(engine: str, experiment: "Experiment", asked: "Asked", as_json: bool) -> None:
-    from hitlab import families
-    from hitlab.experiment.closed_form import phase_tally
-    from hitlab.experiment.fit import warnings
-    from hitlab.experiment.plan import plan
-    from hitlab.experiment.steps import Act
-
-    block_tokens = asked.block_tokens or families.engine(engine).DEFAULT_BLOCK_TOKENS
-    ranks = asked.ranks or 1
-    planned = plan(experiment, ranks)
-    experiment = planned.experiment
-    capacity_tokens = asked.capacity_blocks and asked.capacity_blocks * block_tokens
-    rows: list[dict[str, object]] = []
-    for step in planned.steps:
-        if step is Act.RESET:
-            rows.append({"step": "reset" if experiment.cold_by == "reset" else "fresh prefixes"})
-        elif step is Act.FLOOD:
-            flood = experiment.flood_requests or None
-            tokens = flood and flood * experiment.flood_tokens
-            rows.append({"step": "flood", "requests": flood or "auto", "prompt_tokens": tokens or "auto"})
-        elif not isinstance(step, Act):
-            tally = phase_tally(step.phase, experiment.shape, block_tokens, ranks)
-            rows.append(
-                {
-                    "step": step.phase.name,
-                    "requests": step.phase.requests,
-                    "prompt_tokens": tally.queried_tokens,
-                    "closed_form_hit_tokens": tally.hit_tokens,
-                }
-            )
-    said = [*map(in_flags, warnings(planned, capacity_tokens, ranks))] if experiment.flood_requests else []
-    if as_json:
-        opt.print_json({"engine": engine, "block_size": block_tokens, "steps": rows, "warnings": said})
-        return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(
-        box=SIMPLE_HEAD, title=f"plan for {engine}, block {block_tokens}; nothing is sent", title_justify="left"
-    )
-    for index, heading in enumerate(("step", "requests", "prompt tokens", "closed form, hit tokens")):
-        table.add_column(heading, justify="right" if index else "left")
-    for row in rows:
-        cells = (row.get(key, "") for key in ("step", "requests", "prompt_tokens", "closed_form_hit_tokens"))
-        table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells))
-    opt.console().print(table)
-    for warning in said:
-        opt.console().print(f"note: {warning}")
-
-
-class _Progress:
-    """A bar on stderr: the step, its requests, the tokens so far and the hit rate the responses report."""
-
-    def __init__(self, console: "Console") -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        self._bar = Progress(
-            TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[tokens]:>12,} tokens  hit rate {task.fields[rate]}"),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bar.add_task("connecting", total=None, tokens=0, rate="-")
-
-    def __enter__(self) -> "_Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
-
-    def step(self, name: str, requests: int) -> None:
-        self._tokens = 0
-        self._cached: int | None = 0
-        self._bar.reset(self._task, total=requests or None, description=name, tokens=0, rate="-")
-
-    def answered(self, prompt_tokens: int, cached_tokens: int | None) -> None:
-        self._tokens += prompt_tokens
-        self._cached = None if cached_tokens is None or self._cached is None else self._cached + cached_tokens
-        rate = "-" if self._cached is None else f"{100 * self._cached / self._tokens:.2f} %"
-        self._bar.update(self._task, advance=1, tokens=self._tokens, rate=rate)

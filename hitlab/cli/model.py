@@ -1,14 +1,15 @@
 """`hitlab model`: a cache model held against a recording of its engine."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
+import msgspec
 import typer
 
+from hitlab import families
 from hitlab.cli import _options as opt
-
-if TYPE_CHECKING:
-    from hitlab.recordings.recording import Difference
+from hitlab.errors import HitlabError, InputError
+from hitlab.recordings.recording import Difference, compare, read_recording, recorded_facts
 
 
 def command(
@@ -21,10 +22,6 @@ def command(
 
     Example: hitlab model tape.json.gz
     """
-    from hitlab import families
-    from hitlab.errors import HitlabError, InputError
-    from hitlab.recordings.recording import compare, read_recording, recorded_facts
-
     try:
         tape = read_recording(recording.read_bytes())
         engine = families.engine(tape.engine)
@@ -37,8 +34,6 @@ def command(
         raise InputError(error.what, where=where, todo=error.todo) from error
 
     if as_json:
-        import msgspec
-
         opt.print_json({"engine": tape.engine, "version": tape.version} | msgspec.to_builtins(result))
     else:
         print(f"{tape.engine} {tape.version}, {len(tape.sequences):,} sequences, {result.requests:,} requests")
@@ -57,7 +52,7 @@ def command(
         raise typer.Exit(4)
 
 
-def _describe(difference: "Difference") -> str:
+def _describe(difference: Difference) -> str:
     evicted = difference.expected_evicted_tokens
     counted = "not counted" if evicted is None else f"{evicted:,}"
     return (

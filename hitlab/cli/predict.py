@@ -6,6 +6,7 @@ import typer
 
 from hitlab import families
 from hitlab.cli import _options as opt
+from hitlab.cli._format import percent
 from hitlab.experiment.closed_form import check_shape, shape_of
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.prediction import PhasePrediction, Prediction, predict
@@ -162,7 +163,8 @@ def _row(phase: PhasePrediction) -> str:
 
 
 def _percent(tally: Tally) -> str:
-    return f"{'-':>9}  " if tally.hit_rate is None else f"{100 * tally.hit_rate:9.4f} %"
+    unit = "  " if tally.hit_rate is None else " %"
+    return f"{percent(tally.hit_rate, 4, unit=''):>9}{unit}"
 
 
 def _of(tally: Tally) -> str:

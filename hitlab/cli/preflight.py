@@ -1,23 +1,21 @@
 """`hitlab preflight`: what a server is, and whether it can be measured."""
 
-from typing import TYPE_CHECKING
-
 import typer
 
 from hitlab.cli import _options as opt
+from hitlab.cli import _server_options as given
 from hitlab.cli import _target
-
-if TYPE_CHECKING:
-    from hitlab.measurement.preflight import Finding
+from hitlab.measurement.asked import Asked
+from hitlab.measurement.preflight import Finding, measurable, preflight
 
 
 def command(
-    engine: _target.EngineName,
-    base_url: _target.BaseUrl = None,
-    metrics_url: _target.MetricsUrl = None,
-    api_key_env: _target.ApiKeyEnv = None,
-    admin_key_env: _target.AdminKeyEnv = None,
-    timeout: _target.Timeout = 30.0,
+    engine: given.EngineName,
+    base_url: given.BaseUrl = None,
+    metrics_url: given.MetricsUrl = None,
+    api_key_env: given.ApiKeyEnv = None,
+    admin_key_env: given.AdminKeyEnv = None,
+    timeout: given.Timeout = 30.0,
     as_json: opt.Json = False,
 ) -> None:
     """Say what a server is and whether it can be measured; sends one short prompt and empties nothing.
@@ -26,9 +24,6 @@ def command(
 
     Example: hitlab preflight --engine vllm --base-url http://127.0.0.1:8000
     """
-    from hitlab.measurement.asked import Asked
-    from hitlab.measurement.preflight import measurable, preflight
-
     where = _target.Target(
         engine=engine,
         base_url=base_url,
@@ -54,13 +49,13 @@ def command(
         raise typer.Exit(4)
 
 
-def _last_line(findings: "list[Finding]", where: _target.Target, addresses: list[str]) -> str:
+def _last_line(findings: list[Finding], where: _target.Target, addresses: list[str]) -> str:
     """What to do now; `addresses` are the server's and those of its metrics, without passwords."""
     failed = sum(finding.ok is False for finding in findings)
     if failed:
         return f"not measurable: {failed} finding{'s' if failed > 1 else ''}"
     base_url, *metrics_urls = addresses
-    given = [f"--metrics-url {url}" for url in metrics_urls if where.metrics_urls]
+    options = [f"--metrics-url {url}" for url in metrics_urls if where.metrics_urls]
     for option, variable in (("--api-key-env", where.api_key_env), ("--admin-key-env", where.admin_key_env)):
-        given += [f"{option} {variable}"] if variable else []
-    return " ".join([f"measurable; next: hitlab measure --engine {where.engine} --base-url {base_url}", *given])
+        options += [f"{option} {variable}"] if variable else []
+    return " ".join([f"measurable; next: hitlab measure --engine {where.engine} --base-url {base_url}", *options])

@@ -2,27 +2,31 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hitlab.cli import _options as opt
+from hitlab.cli import _server_options as given
 from hitlab.cli import _signals, _target
-
-if TYPE_CHECKING:
-    from hitlab.recordings.recorder import Recorder, Wanted
-    from hitlab.recordings.recording import Recording
+from hitlab.cli._progress import progress
+from hitlab.errors import HitlabError, InterruptedRunError, UsageError
+from hitlab.files import Output, claim
+from hitlab.flags import in_flags
+from hitlab.measurement.asked import Asked
+from hitlab.recordings.recorder import Recorder, Wanted, check_name, prepare_recorder, save
+from hitlab.recordings.recording import Recording, wrote
 
 
 def command(
-    engine: _target.EngineName,
+    engine: given.EngineName,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The recording, .json or .json.gz; an older one is overwritten.")
     ],
-    base_url: _target.BaseUrl = None,
-    metrics_url: _target.MetricsUrl = None,
-    emulate: _target.Emulate = False,
-    cpu: _target.Cpu = False,
+    base_url: given.BaseUrl = None,
+    metrics_url: given.MetricsUrl = None,
+    emulate: given.Emulate = False,
+    cpu: given.Cpu = False,
     sequences: Annotated[int, typer.Option("--sequences", help="Sequences, each from an empty cache on.")] = 10,
     requests: Annotated[int, typer.Option("--requests", "-n", help="Requests in each sequence.")] = 60,
     max_len: Annotated[
@@ -35,13 +39,13 @@ def command(
     seed: Annotated[int, typer.Option("--seed", help="Same seed, same sequences.")] = 0,
     vocab_range: opt.VocabRange = None,
     vocab_size: opt.VocabSize = None,
-    block_size: _target.BlockSize = None,
-    capacity_blocks: _target.CapacityBlocks = None,
-    api_key_env: _target.ApiKeyEnv = None,
-    admin_key_env: _target.AdminKeyEnv = None,
-    timeout: _target.Timeout = 120.0,
-    fault: _target.Fault = None,
-    engine_arg: _target.EngineArg = None,
+    block_size: given.BlockSize = None,
+    capacity_blocks: given.CapacityBlocks = None,
+    api_key_env: given.ApiKeyEnv = None,
+    admin_key_env: given.AdminKeyEnv = None,
+    timeout: given.Timeout = 120.0,
+    fault: given.Fault = None,
+    engine_arg: given.EngineArg = None,
     force: opt.Force = False,
     as_json: opt.Json = False,
 ) -> None:
@@ -55,12 +59,6 @@ def command(
 
     Example: hitlab record --engine vllm --emulate --capacity-blocks 64 -o tape.json.gz
     """
-    from hitlab.errors import UsageError
-    from hitlab.files import Output, claim
-    from hitlab.measurement.asked import Asked
-    from hitlab.recordings.recorder import Wanted, check_name
-    from hitlab.recordings.recording import wrote
-
     for option, value, least in (
         ("--sequences", sequences, 1),
         ("--requests", requests, 1),
@@ -95,12 +93,8 @@ def command(
         raise typer.Exit(4)
 
 
-def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
+def _record(where: _target.Target, wanted: Wanted, out: Path) -> Recorder:
     """Walk, and save what was finished, however the walk ended."""
-    from hitlab.cli._progress import progress
-    from hitlab.errors import HitlabError, InterruptedRunError
-    from hitlab.recordings.recorder import prepare_recorder
-
     recorder: Recorder | None = None
     kept = ""
     try:
@@ -122,19 +116,18 @@ def _record(where: _target.Target, wanted: "Wanted", out: Path) -> "Recorder":
     return recorder
 
 
-def _save(recorder: "Recorder | None", out: Path) -> str:
+def _save(recorder: Recorder | None, out: Path) -> str:
     """Write the finished sequences, if there are any, and say so."""
-    from hitlab.recordings.recorder import save
-
     if recorder is None or not recorder.sequences:
         return ""
     save(recorder.recording(), out)
     return f"finished sequences: {len(recorder.sequences):,}, in {out}"
 
 
-def _print_recording(kept: "Recording", dropped: list[str], out: Path, as_json: bool) -> None:
+def _print_recording(kept: Recording, dropped: list[str], out: Path, as_json: bool) -> None:
     requests = [request for sequence in kept.sequences for request in sequence.requests]
     prompt_tokens, hit_tokens = sum(len(request.prompt) for request in requests), sum(each.cached for each in requests)
+    dropped = [*map(in_flags, dropped)]
     for reason in dropped:
         print(f"left out, {reason}", file=sys.stderr)
     if as_json:

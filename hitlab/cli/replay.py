@@ -2,17 +2,20 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hitlab.cli import _options as opt
 from hitlab.cli import _trace_options as given
+from hitlab.cli._format import count, percent
+from hitlab.cli._tables import Column, fitted, sheet
 from hitlab.errors import UsageError
-
-if TYPE_CHECKING:
-    from hitlab.simulation.replay import Replay
-    from hitlab.traces.trace import Trace
+from hitlab.files import claim
+from hitlab.simulation import kernel_store, replay, request_file
+from hitlab.simulation.policy import Choice, check
+from hitlab.simulation.replay import Replay
+from hitlab.traces.trace import Trace
 
 
 def command(
@@ -56,9 +59,7 @@ def command(
 
     Example: hitlab replay conversation_trace.jsonl --policy s3fifo --capacity 4096
     """
-    from hitlab.files import claim
-    from hitlab.simulation import kernel_store, kernels, replay, request_file
-    from hitlab.simulation.policy import Choice, check
+    from hitlab.simulation import kernels  # here, for it loads numba
 
     choice = Choice.of(policy)
     chosen = choice.load()
@@ -96,9 +97,7 @@ def command(
         _print(result, requests, trace, first_steady, engine_cap, per_request)
 
 
-def _document(
-    result: "Replay", trace: "Trace", first_steady: int, engine_cap: bool, per_request: bool
-) -> dict[str, Any]:
+def _document(result: Replay, trace: Trace, first_steady: int, engine_cap: bool, per_request: bool) -> dict[str, Any]:
     tally = result.tally
     document: dict[str, Any] = {
         "policy": result.policy,
@@ -130,17 +129,9 @@ def _document(
     return document
 
 
-def _print(
-    result: "Replay", trace: "Trace", path: Path, first_steady: int, engine_cap: bool, per_request: bool
-) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _print(result: Replay, trace: Trace, path: Path, first_steady: int, engine_cap: bool, per_request: bool) -> None:
     tally = result.tally
     capped = ", counted up to floor((L-1)/B)*B a request" if engine_cap else ""
-    sheet = Table(box=None, show_header=False, pad_edge=False)
-    sheet.add_column()
-    sheet.add_column(overflow="fold")
     rows = {
         "trace": f"{path.name}, blocks of {result.block_tokens:,} tokens",
         "policy": ", ".join([result.policy, *(f"{name} {value}" for name, value in result.options.items())]),
@@ -156,22 +147,19 @@ def _print(
         rows["hit rate, steady"] = f"{rates}, from request {first_steady + 1:,} on"
     if trace.skipped_rows:
         rows["skipped rows"] = f"{trace.skipped_rows:,}, first {trace.first_skipped}"
-    for name, text in rows.items():
-        sheet.add_row(name, text)
-    opt.console().print(sheet)
+    console = opt.console()
+    console.print(sheet(rows))
     if per_request:
-        table = Table("request", "prompt tokens", "hit tokens", "hit rate", box=SIMPLE_HEAD)
-        for column in table.columns:
-            column.justify = "right"
-        for number, (prompt, hit) in enumerate(
-            zip(result.prompt_tokens.tolist(), result.hit_tokens.tolist(), strict=True), 1
-        ):
-            share = f"{hit / prompt:.3%}" if prompt else "-"
-            table.add_row(f"{number:,}", f"{prompt:,}", f"{hit:,}", share)
-        opt.console().print(table)
+        columns = [Column(heading) for heading in ("request", "prompt tokens", "hit tokens", "hit rate")]
+        pairs = zip(result.prompt_tokens.tolist(), result.hit_tokens.tolist(), strict=True)
+        table = [
+            (count(number), count(prompt), count(hit), percent(hit / prompt if prompt else None, unit="%"))
+            for number, (prompt, hit) in enumerate(pairs, 1)
+        ]
+        console.print(fitted(columns, table, console.width, gap=3, indent=2))
 
 
 def _rates(tokens: float | None, requests: float | None) -> str:
     if tokens is None or requests is None:
         return "none: no prompt tokens"
-    return f"{tokens:.3%} of tokens, {requests:.3%} as a mean of requests"
+    return f"{percent(tokens, unit='%')} of tokens, {percent(requests, unit='%')} as a mean of requests"

@@ -1,12 +1,15 @@
 """`hitlab report`: kept results as one HTML file."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from hitlab.cli import _options as opt
+from hitlab.errors import InputError
+from hitlab.files import Output, claim, replace
+from hitlab.report import html
+from hitlab.report.generator import wrote_page
 
 
 def command(
@@ -21,16 +24,11 @@ def command(
 
     Example: hitlab report results/ -o report.html
     """
-    from hitlab.errors import InputError
-    from hitlab.files import Output, claim, replace
-    from hitlab.report import html
-    from hitlab.report.generator import wrote_page
-
     claim([Output("--out", out, "a report", wrote_page)], results, force=force)
     left_out: list[str] = []
     runs, labs = html.read(results, left_out)
     for line in left_out:
-        print(f"note: left out: {line}", file=sys.stderr)
+        opt.note(f"left out: {line}")
     if not (runs or labs):
         where = ", ".join(map(str, results))
         raise InputError("no results", where=where, todo="measure something first, or name another folder")

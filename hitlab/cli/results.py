@@ -2,15 +2,21 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.padding import Padding
 
 from hitlab.cli import _options as opt
-
-if TYPE_CHECKING:
-    from hitlab.results.diff import Difference, Side
-    from hitlab.results.run_result import PhaseResult, Result
+from hitlab.cli._format import count, percent, signed
+from hitlab.cli._run_result import print_result
+from hitlab.cli._tables import Column, fitted
+from hitlab.errors import InputError
+from hitlab.experiment.shape import Role, scored
+from hitlab.results import store
+from hitlab.results.diff import Difference, Side, difference
+from hitlab.results.reproduce import asked_in_words
+from hitlab.results.run_result import PhaseResult, Result
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,21 +33,15 @@ def list_(folder: _Folder = Path("results"), as_json: opt.Json = False) -> None:
 
     Example: hitlab results list
     """
-    from hitlab.errors import InputError
-    from hitlab.results import store
-    from hitlab.results.reproduce import asked_in_words
-
     found: list[tuple[Path, Result]] = []
     for path in store.kept(folder):
         try:
             found.append((path, store.load(path)))
         except InputError as error:
-            print(f"note: left out: {error}", file=sys.stderr)
+            opt.note(f"left out: {error}")
     if as_json:
         opt.print_json([_row(path, result) for path, result in found])
         return
-    from hitlab.cli._tables import Column, fitted
-
     names = store.short_names(store.kept(folder), folder)
     columns = (
         Column("result", left=True),
@@ -70,10 +70,6 @@ def show(
 
     Example: hitlab results show latest
     """
-    from hitlab.cli._tables import print_result
-    from hitlab.results import store
-    from hitlab.results.reproduce import asked_in_words
-
     path = store.find(result, folder)
     loaded = store.load(path)
     if as_json:
@@ -97,9 +93,6 @@ def diff(
 
     Example: hitlab results diff 20261129T231012 latest
     """
-    from hitlab.results import store
-    from hitlab.results.diff import difference
-
     paths = [store.find(name, folder) for name in (a, b)]
     found = difference(*map(store.load, paths))
     if as_json:
@@ -110,7 +103,7 @@ def diff(
         raise typer.Exit(3)
 
 
-def _row(path: Path, result: "Result") -> dict[str, object]:
+def _row(path: Path, result: Result) -> dict[str, object]:
     return {
         "file": str(path),
         "started_utc": result.started_utc,
@@ -124,51 +117,39 @@ def _row(path: Path, result: "Result") -> dict[str, object]:
     }
 
 
-def _hit_rate(result: "Result") -> float | None:
-    """Of the phases that the break is judged by; after a flood, of the probe."""
-    from hitlab.experiment.shape import scored
-
+def _hit_rate(result: Result) -> float | None:
+    """The hit rate of the phases that the break is judged by; after a flood, of the probe."""
     phases = _probed(result) or scored(result.phases)
     queried = sum(phase.queried_tokens for phase in phases)
     return sum(phase.hit_tokens for phase in phases) / queried if queried else None
 
 
-def _probed(result: "Result") -> "list[PhaseResult]":
-    """What shows a loss that the rest of the pass hides, for it brings back what was lost."""
-    from hitlab.experiment.shape import Role
-
+def _probed(result: Result) -> list[PhaseResult]:
+    """Phases that probe the cache after a flood: the rest of the pass stores again what was lost, and hides it."""
     return [phase for phase in result.phases if phase.role is Role.PROBE]
 
 
-def _percent(result: "Result") -> str:
-    rate = _hit_rate(result) if result.valid else None
-    return "-" if rate is None else f"{100 * rate:.3f} %"
+def _percent(result: Result) -> str:
+    return percent(_hit_rate(result) if result.valid else None)
 
 
-def _server(result: "Result") -> str:
+def _server(result: Result) -> str:
     engine = result.engine
     version = (engine.version or "?").replace("+emulated", "")
     return f"{engine.title} {version}{' EMULATED' if engine.source == 'emulated' else ''}, B={engine.block_tokens}"
 
 
-def _outcome(result: "Result") -> str:
+def _outcome(result: Result) -> str:
     return result.verdict if result.valid else "INVALID" if result.complete else "interrupted"
 
 
-def _print_difference(found: "Difference", paths: list[Path]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.padding import Padding
-    from rich.table import Table
-
-    from hitlab.cli._tables import Column, fitted
-
+def _print_difference(found: Difference, paths: list[Path]) -> None:
     console = opt.console()
     console.print(f"A {paths[0]}\nB {paths[1]}\n")
     if found.asked:
-        table = Table("asked differently", "A", "B", box=SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-        for each in found.asked:
-            table.add_row(each.name, _value(each.a), _value(each.b))
-        console.print(Padding(table, (0, 0, 0, 1)))
+        asked = [Column(heading, left=True, wraps=True) for heading in ("asked differently", "A", "B")]
+        values = [(each.name, _value(each.a), _value(each.b)) for each in found.asked]
+        console.print(Padding(fitted(asked, values, console.width - 1, edge=False), (0, 0, 0, 1)))
     else:
         console.print("asked: the same")
     headings = ("phase", "A hit tokens", "of", "B hit tokens", "of", "B - A", "points", "prompts")
@@ -176,7 +157,7 @@ def _print_difference(found: "Difference", paths: list[Path]) -> None:
     columns = [Column(each, left=each in ("phase", "prompts"), spare=spare.get(each, 0)) for each in headings]
     rows = []
     for phase in found.phases:
-        sides = [_value(tokens) for side in (phase.a, phase.b) for tokens in _tokens(side)]
+        sides = [count(tokens) for side in (phase.a, phase.b) for tokens in _tokens(side)]
         prompts = "-" if not (phase.a and phase.b) else "same" if phase.same_prompts else "others"
         rows.append((phase.name, *sides, *_moved(phase.a, phase.b), prompts))
     console.print(fitted(columns, rows, console.width))
@@ -187,18 +168,18 @@ def _print_difference(found: "Difference", paths: list[Path]) -> None:
     console.print(f"verdict: {words[0]}" if words[0] == words[1] else f"verdict: A {words[0]}, B {words[1]}")
 
 
-def _tokens(side: "Side | None") -> tuple[int | None, int | None]:
+def _tokens(side: Side | None) -> tuple[int | None, int | None]:
     return (side.hit_tokens, side.queried_tokens) if side else (None, None)
 
 
-def _moved(a: "Side | None", b: "Side | None") -> tuple[str, str]:
+def _moved(a: Side | None, b: Side | None) -> tuple[str, str]:
     """Tokens and percentage points from A to B."""
     if not (a and b):
         return "-", "-"
     tokens = b.hit_tokens - a.hit_tokens
     points = "-" if a.hit_rate is None or b.hit_rate is None else f"{100 * (b.hit_rate - a.hit_rate):+.3f}"
-    return f"{tokens:+,}" if tokens else "0", points.replace("+0.000", "0")
+    return signed(tokens), points.replace("+0.000", "0")
 
 
 def _value(value: object) -> str:
-    return "-" if value is None else f"{value:,}" if type(value) is int else str(value)
+    return count(value) if value is None or type(value) is int else str(value)

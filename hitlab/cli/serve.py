@@ -4,13 +4,17 @@ from typing import Annotated
 
 import typer
 
+from hitlab import families
 from hitlab.cli import _options as opt
+from hitlab.cli import _server_options as given
 from hitlab.cli import _target
+from hitlab.client.http import root_url
 from hitlab.errors import LaunchError, UsageError
+from hitlab.measurement.asked import Asked
 
 
 def command(
-    engine: _target.EngineName,
+    engine: given.EngineName,
     emulate: Annotated[bool, typer.Option("--emulate", help="A model of the engine, at once.")] = False,
     cpu: Annotated[
         bool, typer.Option("--cpu", help="The real engine; the first start installs it, in a few minutes and GB.")
@@ -26,8 +30,8 @@ def command(
     port: Annotated[
         int | None, typer.Option("--port", min=0, max=65_535, help="Port on 127.0.0.1 (default: the engine's own).")
     ] = None,
-    engine_arg: _target.EngineArg = None,
-    fault: _target.Fault = None,
+    engine_arg: given.EngineArg = None,
+    fault: given.Fault = None,
 ) -> None:
     """Start an engine to measure and keep it until Ctrl-C; prints the command that measures it.
 
@@ -35,10 +39,6 @@ def command(
     """
     if emulate == cpu:
         raise UsageError("serve starts an emulated or a real engine", todo="choose --emulate or --cpu")
-    from hitlab import families
-    from hitlab.client.http import root_url
-    from hitlab.measurement.asked import Asked
-
     default_port = int(root_url(families.engine(engine).DEFAULT_BASE_URL).rpartition(":")[2])
     where = _target.Target(
         engine=engine,

@@ -7,6 +7,8 @@ import typer
 
 from hitlab.cli import _options as opt
 from hitlab.cli import _trace_options as given
+from hitlab.cli._format import percent
+from hitlab.cli._tables import sheet
 
 if TYPE_CHECKING:
     from hitlab.simulation.trace_info import Arrivals, Inspection
@@ -35,7 +37,7 @@ def info(
 
     Example: hitlab trace info conversation_trace.jsonl
     """
-    from hitlab.simulation import hit_curve, trace_info
+    from hitlab.simulation import hit_curve, trace_info  # here, for they load numba
 
     requests = given.read(trace, block_size, form, skip_malformed)
     found = trace_info.inspect(
@@ -50,8 +52,6 @@ def info(
 
 
 def _print(found: "Inspection", path: Path) -> None:
-    from rich.table import Table
-
     references = max(1, found.block_references)
     rows = {
         "trace": f"{path.name}, blocks of {found.block_tokens:,} tokens",
@@ -59,27 +59,23 @@ def _print(found: "Inspection", path: Path) -> None:
         "prompt tokens": f"{found.prompt_tokens:,}, median {found.median_prompt_tokens:,}, "
         f"longest {found.longest_prompt_tokens:,} a request",
         "block references": f"{found.block_references:,} to {found.distinct_blocks:,} distinct blocks",
-        "reused": f"{found.reused_references / references:.1%} of references; "
+        "reused": f"{percent(found.reused_references / references, 1, unit='%')} of references; "
         f"{found.blocks_used_once:,} blocks used once, one {found.most_used_block:,} times",
         "ceiling": f"{_percent(found.ceiling)} of tokens, {_percent(found.ceiling_requests)} as a mean of requests",
         "ceiling, engine": f"{_percent(found.ceiling_engine)} of tokens: whole blocks, never a prompt's last token",
         "LRU needs": ", ".join(
-            f"{blocks:,} blocks for {float(share):.0%} of it" for share, blocks in found.lru_blocks_for_share.items()
+            f"{blocks:,} blocks for {percent(float(share), 0, unit='%')} of it"
+            for share, blocks in found.lru_blocks_for_share.items()
         ),
         **_arrivals(found.arrivals),
     }
     if found.skipped_rows:
         rows["skipped rows"] = f"{found.skipped_rows:,}"
-    sheet = Table(box=None, show_header=False, pad_edge=False)
-    sheet.add_column(no_wrap=True)
-    sheet.add_column(overflow="fold")
-    for name, text in rows.items():
-        sheet.add_row(name, text)
-    opt.console().print(sheet)
+    opt.console().print(sheet(rows))
 
 
 def _percent(rate: float | None) -> str:
-    return "none" if rate is None else f"{rate:.3%}"
+    return percent(rate, unit="%", missing="none")
 
 
 def _arrivals(arrivals: "Arrivals | None") -> dict[str, str]:

@@ -12,7 +12,7 @@ from hitlab import families
 from hitlab.client.dialect import Completion, Reply
 from hitlab.client.engine_log import FollowedLog
 from hitlab.client.http import EngineClient
-from hitlab.errors import InputError
+from hitlab.errors import InputError, UnreachableError
 from hitlab.experiment.lab import Lab, Reading, Server, Trial
 from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import SharedPrefix
@@ -209,6 +209,23 @@ def test_interrupted_lab_keeps_the_points_it_has(run: Hitlab, tmp_path: Path, mo
     result = kept(tmp_path)
     assert (len(result.trials), result.complete, result.valid) == (2, False, False)
     assert [path.suffix for path in tmp_path.glob("*incomplete*")]
+
+
+def test_lab_whose_server_fails_keeps_the_points_it_has(
+    run: Hitlab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    async def failing(client: EngineClient, asked: Asked, experiment: Experiment) -> Run:
+        calls.append(1)
+        if len(calls) == 3:
+            raise UnreachableError("connection refused", where="http://h:8000", todo="is the server up?")
+        return await prepare_run(client, asked, experiment)
+
+    monkeypatch.setattr("hitlab.measurement.lab.prepare_run", failing)
+    ran = run("hit-rate", "vllm")
+    assert (ran.status, ran.err.splitlines()[-1]) == (1, "hitlab: http://h:8000: connection refused; is the server up?")
+    assert len(kept(tmp_path).trials) == 2
 
 
 def test_newer_lab_file_is_refused_by_name(run: Hitlab, tmp_path: Path) -> None:
