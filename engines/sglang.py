@@ -199,7 +199,7 @@ _RETRACT = re.compile(r"#retracted_reqs: (\d+)")
 _RANK_TAG = re.compile(r"(?<![\w.:/=-])((?:[A-Z]+_)*[A-Z]{1,2}P)[-_=:]?(\d+)(?![\w.:/-])", re.IGNORECASE)
 _AFTER_TIME = re.compile(r"\[[^\]]*\d:\d\d\S*((?:[ ,]+[A-Z_]+\d+)+)\]")
 _OTHER_TAG = re.compile(r"([A-Z_]+?)_?(\d+)(?=[ ,]|$)")
-_OWN_CACHE = ("DP", "ATTN_DP")  # data-parallel; ranks of every other kind repeat each other's tokens
+_JOINED = re.compile(r"(?<=\d)[_/|+](?=[A-Z])")  # DP0_TP3
 
 
 def read_log_line(line: str) -> LogEntry | None:
@@ -212,18 +212,26 @@ def read_log_line(line: str) -> LogEntry | None:
     if not said:
         return None
     head = line[: said.start()]
-    after_time = _AFTER_TIME.search(head)
-    found = _OTHER_TAG.findall(after_time[1]) if after_time else _RANK_TAG.findall(head)
+    tagged = _JOINED.sub(" ", head)
+    after_time = _AFTER_TIME.search(tagged)
+    found = _OTHER_TAG.findall(after_time[1]) if after_time else _RANK_TAG.findall(tagged)
     tags = [(kind.upper(), int(number)) for kind, number in found]
-    caches = sorted((_OWN_CACHE.index(kind), number) for kind, number in tags if kind in _OWN_CACHE)
+    # Attention may be data-parallel as well, with a cache for each rank; experts have none.
+    caches = sorted((kind != "DP", number) for kind, number in tags if _own_cache(kind))
     new, cached = map(int, prefill.groups()) if prefill else (0, 0)
     return LogEntry(
         moment=moment_in(head) or dated_moment_in(line[said.end() :]),
         rank=caches[0][1] if caches else None,
-        replica=" ".join(f"{kind}{number}" for kind, number in tags if kind not in _OWN_CACHE),
+        replica=" ".join(f"{kind}{number}" for kind, number in tags if not _own_cache(kind)),
         tally=Tally(new + cached, cached),
         preemptions=int(retract[1]) if retract else 0,
     )
+
+
+def _own_cache(kind: str) -> bool:
+    """Whether ranks of this kind are data-parallel; those of every other kind repeat each other's tokens."""
+    *before, last = kind.split("_")
+    return last == "DP" and not {"MOE", "EXPERT"} & set(before)
 
 
 def cache_model(facts: ServerFacts) -> CacheModel:

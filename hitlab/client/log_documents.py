@@ -14,11 +14,12 @@ import msgspec
 
 from hitlab.client.dialect import LogEntry
 from hitlab.client.log_prefixes import PROCESS, Wrapping, file_named, source_of, unwrapped
-from hitlab.client.log_times import Moment, completed, moment_of, plain
+from hitlab.client.log_times import Moment, completed, moment_in, moment_of, plain
 
 ReadLine = Callable[[str], LogEntry | None]
 
-_DOCUMENT = re.compile(r"""\s*(?:\{\s*"|\[\s*[\[{"])""")
+_DOCUMENT = re.compile(r"""\{\s*"|\[\s*[\[{"]""")
+_NEXT_LINE = re.compile(r"(?=\[(?:\d{4}-\d\d-\d\d[ T])?\d\d:\d\d:\d\d)")
 _BLOCK_ENDS = {"{": "}", "[": "]"}
 _BLOCK_LINES = 2_000_000  # no document in so many lines is waited for
 _DEPTH = 40  # documents in texts of documents
@@ -75,7 +76,7 @@ class LogLines:
         """The entries of a line or of a text of several lines, in which another document may be."""
         if depth > _DEPTH:
             return
-        if "\n" in (text := plain(text.strip())):
+        if "\n" in (text := text.strip("\ufeff\0 \t\r\n")):
             for line in text.splitlines():
                 yield from self._text(line, outer, depth + 1)
             return
@@ -83,18 +84,30 @@ class LogLines:
             for each in documents:
                 yield from self._document(each, outer, depth + 1)
             return
+        text = plain(text)
         entry = self._read_line(text)
         if entry is None and not _DOCUMENT.search(text):
             return
         rest, wrapping = unwrapped(text, outer)
-        if rest != text and _DOCUMENT.match(rest) and (documents := _documents(rest)):
-            for each in documents:
-                yield from self._document(each, wrapping, depth + 1)
-            return
+        if (start := _DOCUMENT.search(rest)) and (documents := _documents(rest[start.start() :])):
+            wrapping = wrapping.within(moment_in(rest[: start.start()]), {})
+            found = [entry for each in documents for entry in self._document(each, wrapping, depth + 1)]
+            if found:
+                yield from found
+                return
         if rest != text:
             entry = self._read_line(rest) or entry
         if entry is not None:
             yield _placed(entry, rest, wrapping)
+            for glued in self._glued(rest):
+                yield _placed(glued, rest, wrapping)
+
+    def _glued(self, text: str) -> Iterator[LogEntry]:
+        """Entries after the first of a text in which processes wrote over each other's ends of lines."""
+        if text.count("[") < 2:
+            return
+        found = [entry for part in _NEXT_LINE.split(text) if (entry := self._read_line(part))]
+        yield from found[1:]
 
     def _may_hold(self, text: str) -> bool:
         """Whether an entry can be in a text; most lines of a log have none, and are done with at once."""

@@ -27,7 +27,7 @@ _STAMPED = re.compile(
     r"|\d{10}(?:\d{3}|\d{6}|\d{9})?(?:\.\d+)?)"
     r"[ \t]+(?P<stream>(?:stdout|stderr) [FP] )?"
 )
-_UNIT = re.compile(rf"(?P<host>{_NAME}) (?P<unit>{_NAME})\[(?P<pid>\d+|-)\]: ?")
+_UNIT = re.compile(rf"(?:(?P<host>{_NAME}) )?(?P<unit>{_NAME}(?:\[[a-z][\w.-]*\])?)(?:(?<=\])|\[(?:\d+|-)\]): ?")
 _OLD_UNIT = re.compile(rf"(?!{_LEVEL}\b)(?P<host>{_NAME}) (?P<unit>{_NAME}): ")
 _RFC5424 = re.compile(rf"(?P<host>{_NAME}) (?P<unit>{_NAME}) (?:\S+) (?:\S+) (?:-|(?:\[[^\]]*\])+) ?(?:\ufeff)?")
 
@@ -39,6 +39,8 @@ _PREFIXES = (
     re.compile(rf"\[(?!{_LEVEL}\]|{_RANK}\])(?P<service>[A-Za-z][\w./-]*)\]:? {_LINE}"),  # concurrently, others
     re.compile(rf"(?!{_LEVEL}:)(?P<host>{_NAME}): {_LINE}"),  # pdsh, srun --label, clush
     re.compile(rf"(?!{_LEVEL}\b)(?P<pod>[a-z0-9][a-z0-9.-]*) (?P<container>[a-z0-9][a-z0-9.-]*) {_LINE}"),  # stern
+    re.compile(rf"\[(?P<pod>[a-z][\w.-]*) (?P<container>[a-z][\w.-]*)\]:? {_LINE}"),  # kubetail
+    re.compile(rf"(?P<service>[a-z][a-z0-9.]*[-_/0-9][\w./:-]*)\s+{_LINE}"),  # aws logs tail, others
 )
 _LABELS = re.compile(
     r"""\{(?P<labels>\s*[\w.]+\s*=\s*"(?:[^"\\]|\\.)*"(?:\s*,\s*[\w.]+\s*=\s*"(?:[^"\\]|\\.)*")*\s*)\}\s*"""
@@ -69,8 +71,12 @@ class Wrapping:
     def within(self, moment: Moment | None, source: Mapping[str, str]) -> "Wrapping":
         """The wrapping inside this one; the inner time counts, completed by the outer one."""
         inner = self.moment if moment is None else completed(moment, self.moment)
-        named = {**dict(self.source), **source}
+        named = {**dict(self.source), **{part: _printable(name) for part, name in source.items() if name}}
         return Wrapping(inner, tuple((part, named[part]) for part in _ORDER if part in named))
+
+
+def _printable(name: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in name)
 
 
 def unwrapped(line: str, outer: Wrapping) -> tuple[str, Wrapping]:
@@ -90,7 +96,7 @@ def unwrapped(line: str, outer: Wrapping) -> tuple[str, Wrapping]:
             unit = _RFC5424.match(rest) if words.startswith("<") else None
             unit = unit or _UNIT.match(rest) or (_OLD_UNIT.match(rest) if words[0].isalpha() else None)
             if unit:
-                wrapping = wrapping.within(None, {"host": unit["host"], "unit": unit["unit"]})
+                wrapping = wrapping.within(None, {"host": unit["host"] or "", "unit": unit["unit"]})
                 rest = rest[unit.end() :].lstrip()
         elif labels := _LABELS.match(rest):
             wrapping = wrapping.within(None, source_of(dict(_LABEL.findall(labels["labels"]))))

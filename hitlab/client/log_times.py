@@ -13,11 +13,11 @@ Moment = tuple[int, ...]
 TIME_OF_DAY = 3  # hour, minute, second
 _WITH_YEAR = 6
 
-_ESCAPE = r"(?:\x1b|\^\[|#033|\\x1b|\\033|\\u001[bB]|\\e)"
+_ESCAPE = r"(?:\x1b|\^\[|#033|(?<!\\)\\(?:x1b|033|u001[bB]|e))"
 _STYLE = re.compile(
     rf"{_ESCAPE}\[[0-9;:?]*[ -/]*[@-~]|{_ESCAPE}\][^\x07\x1b]*(?:\x07|\x1b\\)"
     # colours whose escape character was lost on the way
-    r"|\[(?:\d{1,3})(?:;\d{1,3})*m|[\x00\ufeff\u200b]"
+    r"|\[(?:\d{1,3})(?:;\d{1,3})*m|[\x00\x1b\ufeff\u200b]"
 )
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -34,22 +34,24 @@ _STAMP = re.compile(
     "|".join(
         (
             # 2026-11-29 21:14:36.123, 2026-11-29T21:14:36Z, 2026/11/29 21:14
-            rf"(?<![\d.])(?P<y0>\d{{4}})[-/.](?P<mo0>\d\d?)[-/.](?P<d0>\d\d?){_GAP}{_clock(0)}",
+            rf"(?<![\d.])(?P<y0>(?:19|20)\d\d)[-/.](?P<mo0>\d\d?)[-/.](?P<d0>\d\d?){_GAP}{_clock(0)}",
             # 20261129T211436, I20261129 21:14:36
             r"(?<!\d)(?P<y1>(?:19|20)\d\d)(?P<mo1>\d\d)(?P<d1>\d\d)[T _](?P<h1>\d\d):?(?P<m1>\d\d):?(?P<s1>\d\d)(?!\d)",
             # klog and glog: I1129 21:14:36.123456
             rf"(?<![A-Za-z0-9])[IWEFD](?P<mo2>\d\d)(?P<d2>\d\d)\s+{_clock(2)}",
             # Nov 29 21:14:36, Nov 29, 2026 21:14:36, Nov 29 2026 21:14:36, Nov 29 21:14:36 2026
-            rf"\b(?P<name3>{_MONTH})\.?\s+(?P<d3>\d\d?)(?:,?\s+(?P<y3>\d{{4}}))?{_GAP}{_clock(3)}"
+            rf"\b(?P<name3>{_MONTH})\.?\s+(?P<d3>\d\d?)(?:,?\s+(?P<y3>(?:19|20)\d\d))?{_GAP}{_clock(3)}"
             r"(?:\s+(?P<after3>(?:19|20)\d\d)(?![\d:-]))?",
             # 29/Nov/2026:21:14:36, 29 Nov 2026 21:14:36
-            rf"(?<!\d)(?P<d4>\d\d?)[ /-](?P<name4>{_MONTH})[ /-](?P<y4>\d{{4}}){_GAP}{_clock(4)}",
+            rf"(?<!\d)(?P<d4>\d\d?)[ /-](?P<name4>{_MONTH})[ /-](?P<y4>(?:19|20)\d\d){_GAP}{_clock(4)}",
             # 11/29/2026 21:14:36, 29.11.2026 21:14:36: which is the month is seen where the other one is above 12
-            rf"(?<![\d.])(?P<one5>\d\d?)[-/.](?P<two5>\d\d?)[-/.](?P<y5>\d{{4}}){_GAP}{_clock(5)}",
+            rf"(?<![\d.])(?P<one5>\d\d?)[-/.](?P<two5>\d\d?)[-/.](?P<y5>(?:19|20)\d\d){_GAP}{_clock(5)}",
             # 11-29 21:14:36
             rf"(?<![\d./-])(?P<mo6>\d\d)[-/](?P<d6>\d\d)[T_ ]\s*{_clock(6)}",
-            # 21:14:36
-            r"(?<![\w.:/-])(?P<h7>\d\d?):(?P<m7>\d\d):(?P<s7>\d\d)(?!\d|:\d)(?:[.,]\d+)?(?:\s?(?P<half7>[AaPp])\.?[Mm]\b)?",
+            # 2026-Nov-29 21:14:36
+            rf"(?<![\d.])(?P<y8>(?:19|20)\d\d)[ /-](?P<name8>{_MONTH})[ /-](?P<d8>\d\d?){_GAP}{_clock(8)}",
+            # 21:14:36; no part of an address
+            r"(?<!\d:)(?<!::)(?<![\w./-])(?P<h7>\d\d?):(?P<m7>\d\d):(?P<s7>\d\d)(?!\d|:\d{1,2}(?!\d))(?:[.,]\d+)?(?:\s?(?P<half7>[AaPp])\.?[Mm]\b)?",
         )
     )
 )
@@ -112,6 +114,8 @@ def from_epoch(value: float | str) -> Moment | None:
         if not _EPOCH.fullmatch(value.strip()):
             return None
         value = int(value) if value.strip().isdigit() else float(value)
+    if isinstance(value, int) and value >= 10**20:
+        return None
     least, most = _EPOCH_RANGE_S
     for unit in _EPOCH_UNITS:
         if least <= value / unit < most:

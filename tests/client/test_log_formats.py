@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from helpers import Hitlab
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hitlab import families
@@ -327,6 +327,7 @@ def test_what_others_put_around_a_line_names_its_server_and_its_time(kind: str) 
         assert entry.rank == 1
 
 
+@settings(max_examples=1000, deadline=None)
 @given(kinds=st.lists(st.sampled_from([*WRAPPERS]), max_size=3), engine=st.sampled_from(["sglang", "vllm"]))
 def test_wrappings_of_wrappings_lose_nothing(kinds: list[str], engine: str) -> None:
     line = (
@@ -361,3 +362,56 @@ def test_lines_after_the_name_of_a_file_are_of_that_file() -> None:
     )
     rows = {row.server: row.last_window_hit_rate for row in of_vllm(*lines).ranks()}
     assert rows == {"a.log": 0.01, "b.log": 0.02, None: None}
+
+
+@pytest.mark.parametrize(
+    ("tags", "rank", "replica"),
+    [
+        ("DP0_TP3", 0, "TP3"),
+        ("DP1/ATTN_CP2/TP3", 1, "ATTN_CP2 TP3"),
+        ("PP1 MOE_DP0 DP3 EP2", 3, "PP1 MOE_DP0 EP2"),
+        ("ATTN_DP3 TP3", 3, "TP3"),
+        ("EP", None, ""),
+        ("MOE_DP5", None, "MOE_DP5"),
+    ],
+)
+def test_tags_of_ranks_in_any_shape(tags: str, rank: int | None, replica: str) -> None:
+    entry = SGLANG.read_log_line(prefill(f"[2026-11-29 21:14:36 {tags}]"))
+    assert entry is not None
+    assert (entry.rank, entry.replica, entry.moment) == (rank, replica, OWN)
+
+
+def test_lines_that_processes_wrote_into_one_are_counted_each() -> None:
+    reading = of_sglang(prefill("[2026-11-29 21:14:36 DP0]") + prefill("[2026-11-29 21:14:37 DP1]", 5, 5))
+    assert [row.tally for row in reading.ranks()] == [Tally(1000, 800), Tally(10, 5), Tally(1010, 805)]
+    repeated = of_sglang(prefill("[2026-11-29 21:14:36 TP0]") + prefill("[2026-11-29 21:14:36 TP1]"))
+    assert repeated.tally == Tally(1000, 800)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9) | st.just(prefill("[DP0]")),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["ts", "time", "message", "pod", "host", "key", "value", "x"]), inner, max_size=4
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    document=JSON,
+    pieces=st.lists(
+        st.text(max_size=9)
+        | st.sampled_from([prefill("["), "{", "[", "]", '"', " | ", ": ", "0001-01-01 00:00:00", "\x1b["]),
+        max_size=6,
+    ),
+)
+def test_no_line_is_more_than_the_reader_can_bear(document: Any, pieces: list[str]) -> None:
+    for line in (json.dumps(document), "".join(pieces), "".join(pieces) + json.dumps(document)):
+        reading = of_sglang(line)
+        assert all(row.entries >= 0 for row in reading.ranks())
+        assert all(str(row.server).isprintable() for row in reading.ranks())
+    if isinstance(document, str) and document.startswith("[DP0] Prefill"):
+        assert of_sglang(json.dumps([document])).tally == Tally(1000, 800)
