@@ -1,7 +1,6 @@
 """`hitlab log`: what an engine's log says of its prefix cache."""
 
 from pathlib import Path
-from textwrap import wrap
 from typing import Annotated
 
 import typer
@@ -10,15 +9,12 @@ from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _server_options as given
 from hitlab.cli._format import count, percent
-from hitlab.cli._tables import Column, fitted, least_width
+from hitlab.cli._tables import Column, fitted
 from hitlab.client.dialect import EngineApi
 from hitlab.client.engine_log import FOR_EYEBALLING, LogReading, log_lines, read_log
 from hitlab.client.log_interval import Between, in_words
 from hitlab.client.log_servers import RankLog, Servers
 from hitlab.errors import InputError
-
-GAP = 3  # characters between columns
-LEAST_NAME = 8  # characters of a server's name on a line
 
 
 def command(
@@ -112,10 +108,9 @@ def _print(dialect: EngineApi, reading: LogReading, servers: Servers) -> None:
     shown = _shown(servers)
     rows = [("all" if each.rank is None else str(each.rank), *_cells(each)) for each in shown]
     if several:
-        room = max(console.width - least_width(columns, rows, GAP) - GAP, LEAST_NAME)
         columns.insert(0, Column("server", left=True))
-        rows = [("\n".join(wrap(each.server or "all", room)), *row) for each, row in zip(shown, rows, strict=True)]
-    console.print(fitted(columns, rows, console.width, gap=GAP, indent=2))
+        rows = [(each.server or "all", *row) for each, row in zip(shown, rows, strict=True)]
+    console.print(fitted(columns, rows, console.width, gap=3, indent=2))
 
 
 def _shown(servers: Servers) -> list[RankLog]:

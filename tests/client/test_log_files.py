@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zstandard
 from helpers import Hitlab
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hitlab import families
@@ -109,21 +109,28 @@ def test_encodings_line_ends_and_archives_change_nothing(
     content = ("\ufeff" + text).encode("utf-16-be") if encoding not in ENCODINGS else text.encode(ENCODINGS[encoding])
     log = tmp_path / "engine.log"
     log.write_bytes(PACKS[pack](content))
+    assert "".join(log_lines(log)) == TEXT
     found = json.loads(hitlab("log", log, "--engine", "sglang", "--json").out)
     assert (found["lines"], found["first"], found["last"]) == (40, "2026-11-29 21:14:00", "2026-11-29 21:14:39")
     assert (found["ranks"][-1]["queried_tokens"], found["ranks"][-1]["hit_tokens"]) == (3 * 780, 2 * 780)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(end=st.integers(0, len(TEXT)), exported=st.booleans())
-def test_log_cut_anywhere_has_no_number_that_was_not_in_it(tmp_path: Path, end: int, exported: bool) -> None:
-    lines = TEXT.splitlines()
-    text = json.dumps([{"line": line} for line in lines]) if exported else TEXT
+@pytest.mark.parametrize("exported", [False, True])
+def test_log_cut_anywhere_has_no_number_that_was_not_in_it(tmp_path: Path, exported: bool) -> None:
+    lines = [prefill(f"[2026-11-29 21:14:{n:02} TP0]", 10 * n, 20 * n) for n in range(4)]
+    text = json.dumps([{"line": line} for line in lines]) if exported else "".join(f"{line}\n" for line in lines)
     log = tmp_path / "engine.log"
-    log.write_bytes(text[:end].encode())
-    entries = [entry.tally for entry in read_log(log_lines(log), SGLANG.read_log_line).entries]
-    assert entries == [Tally(3 * n, 2 * n) for n in range(len(entries))]
-    assert len(entries) >= text[:end].count("}, {" if exported else "token usage") - exported
+    for end in range(len(text)):
+        log.write_bytes(text[:end].encode())
+        entries = [entry.tally for entry in read_log(log_lines(log), SGLANG.read_log_line).entries]
+        assert entries == [Tally(30 * n, 20 * n) for n in range(len(entries))]
+        # What is whole is read; a JSON document is whole at its closing brace.
+        assert len(entries) >= text[:end].count("}" if exported else "token usage")
+
+
+def test_of_ranks_that_repeat_each_other_one_counts_whatever_their_order() -> None:
+    lines = [prefill("[TP0]", 5, 5), prefill("[TP1]", 10, 0), prefill("[TP2]", 4, 5)]
+    assert of_sglang(*lines).tally == of_sglang(*lines[::-1]).tally == Tally(10, 5)
 
 
 def test_what_an_interval_leaves_out_is_counted_apart(hitlab: Hitlab, tmp_path: Path) -> None:

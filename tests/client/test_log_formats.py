@@ -352,6 +352,14 @@ def test_export_counts_every_entry_in_one_line_or_in_many(indent: int | None) ->
     assert reading.moments == ((21, 14, 11), (21, 14, 30))
 
 
+def test_document_laid_out_over_many_lines_gives_its_texts_their_times_and_servers() -> None:
+    documents = [{"message": window("INFO"), "time": ISO, "pod": pod} for pod in ("a", "b\x1b]0;b\x07")]
+    lines = "\n".join(json.dumps(each, indent=4) for each in documents).splitlines()
+    rows = [(row.server, row.last_window_hit_rate) for row in of_vllm(*lines).ranks() if row.rank is None]
+    assert rows == [("a", 0.12), ("b?]0;b?", 0.12), (None, None)]  # no name steers a terminal
+    assert of_vllm(*lines).moments == ((2026, 11, 29, 23, 14, 36),) * 2
+
+
 def test_lines_after_the_name_of_a_file_are_of_that_file() -> None:
     lines = (
         "==> a.log <==",
