@@ -86,7 +86,7 @@ def main() -> None:
     print()
     leave(
         [
-            target("measure / bare httpx loop", ratio(taken, "measure", "bare httpx loop"), at_most=1.5),
+            target("measure / bare httpx loop", ratio(taken, "measure", "bare httpx loop"), at_most=1.3),
             target(
                 "whole command / its imports",
                 ratio(taken, f"whole command, {FEW} requests", "import httpx, typer, rich"),

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common import cpu_seconds
-from hitlab import families
 from hitlab.simulation import replay
+from hitlab.simulation.policy import load_policy
 from hitlab.traces.trace import Trace
 
 _ROW = np.dtype([("time", "<u4"), ("object", "<u8"), ("size", "<u4"), ("next", "<i8")])
@@ -84,7 +84,7 @@ def kvcache_simulator_seconds(trace: Trace, capacity_blocks: int, folder: Path, 
         done = subprocess.run(list(map(str, command)), check=True, capture_output=True)
         took = time.perf_counter() - began
         first = json.loads(done.stdout)["points"][0]["lru"]["hitRate"]
-        expected = replay.replay(trace, families.policy("lru"), capacity_blocks).tally_from(trace.requests // 2)
+        expected = replay.replay(trace, load_policy("lru"), capacity_blocks).tally_from(trace.requests // 2)
         assert expected.hit_rate is not None and abs(first - expected.hit_rate) < 1e-9, "not the same replay"
         return took
 

@@ -21,6 +21,7 @@ from benchmarks.common import CHATS, HITLAB, arguments, command_cpu_seconds, cpu
 from benchmarks.native import libcachesim_is_here, libcachesim_seconds, write_oracle_general
 from hitlab import families
 from hitlab.simulation import kernels, replay
+from hitlab.simulation.policy import load_policy
 from hitlab.traces.reader import read_trace
 from hitlab.traces.trace import Trace
 
@@ -30,7 +31,7 @@ THEIRS = {"s3fifo": "S3FIFO", "lru": "LRU", "fifo": "FIFO", "lfu": "LFU"}
 
 def ours(trace: Trace, name: str, capacity_blocks: int) -> Callable[[], float]:
     """A job: CPU of one replay, its kernel at hand."""
-    policy = families.policy(name)
+    policy = load_policy(name)
     kernel = kernels.kernel(policy)
     return lambda: cpu_seconds(lambda: replay.replay(trace, policy, capacity_blocks, kernel=kernel))
 

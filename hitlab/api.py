@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, overload
 
-from hitlab import families
 from hitlab.errors import UsageError
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.prediction import Prediction
@@ -22,7 +21,7 @@ from hitlab.experiment.shape import BreakOptions, SharedPrefix
 if TYPE_CHECKING:
     from hitlab.results.lab_result import LabResult
     from hitlab.results.run_result import Result
-    from hitlab.simulation.hit_curve import Curve
+    from hitlab.simulation.curve import Curve
     from hitlab.simulation.policy import Option
     from hitlab.simulation.replay import Replay
     from hitlab.simulation.sweep import Point
@@ -207,7 +206,9 @@ def hit_curve(trace: "Trace", policy: str = "lru", *, engine_cap: bool = False) 
 
     Raises UsageError for a policy that takes a replay at each capacity: sweep it.
     """
-    builder = families.policy(policy).CURVE
+    from hitlab.simulation.policy import load_policy
+
+    builder = load_policy(policy).CURVE
     if builder is None:
         raise UsageError(f"{policy} has no hit-ratio curve of its own", todo="replay it at each capacity with sweep")
     return HitCurve(builder(trace, engine_cap=engine_cap), int(trace.prompt_tokens.sum()))
@@ -251,6 +252,7 @@ async def measure_async(
 
     Raises UsageError for what can't be sent, ServerError for a server that can't be measured.
     """
+    from hitlab.client.dialect import load_engine
     from hitlab.client.http import EngineClient, Keys
     from hitlab.measurement.asked import Asked
     from hitlab.measurement.run import Unwatched, prepare_run
@@ -276,7 +278,7 @@ async def measure_async(
         vocab_range=vocab_range,
         vocab_tokens=vocab_tokens,
     )
-    api = families.engine(engine)
+    api = load_engine(engine)
     if emulate and base_url is not None:
         raise UsageError("`base_url` names a server and `emulate` starts one", todo="give one of them")
     with emulated(api.NAME, asked) if emulate else nullcontext() as started:

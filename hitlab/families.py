@@ -1,25 +1,18 @@
 """Members of a family (engines, workloads, breaks, policies, labs) are the files of its folder.
 
-A name is a file name with `-` for `_`; a leading digit is spelled out with a leading `_` in the file
-(`_2q.py` is the policy `2q`). Listing names imports nothing, so `--help` stays fast. A member is imported when it is
-first asked for, and comes as the protocol or the object that its family promises.
+A name is a file's name in lower case with `-` for `_`; a leading digit is spelled out with a leading `_` in the file
+(`_2q.py` is the policy `2q`). A file that Python can't import by its name, as my-policy.py, is no member. Listing names
+imports nothing, so `--help` stays fast; a member is imported when it is first asked for. Beside each family's protocol
+stands the function that loads a member as that: load_engine, load_policy, ...
 """
 
+import traceback
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
 
-from hitlab.errors import UsageError
-
-if TYPE_CHECKING:
-    from hitlab.client.dialect import EngineApi
-    from hitlab.experiment.lab import Lab
-    from hitlab.experiment.steps import Break, WorkloadFile
-    from hitlab.servers.cpu.recipe import CpuRecipe
-    from hitlab.servers.emulated.dialect import EmulatedApi
-    from hitlab.simulation.policy import Policy
+from hitlab.errors import InputError, UsageError
 
 # Each family's folder, and what one of its members is called.
 FAMILIES = {
@@ -33,56 +26,41 @@ FAMILIES = {
 }
 
 
-def engine(name: str) -> "EngineApi":
-    """What a client needs to know of this engine. Raises UsageError for an unknown name, as all of these do."""
-    return cast("EngineApi", load("engines", name))
-
-
-def emulated_engine(name: str) -> "EmulatedApi":
-    """How this engine's emulated server answers."""
-    return cast("EmulatedApi", load("engines.emulated", name))
-
-
-def cpu_recipe(name: str) -> "CpuRecipe":
-    """How this engine is installed and started on a machine without a GPU."""
-    return cast("CpuRecipe", load("engines.cpu", name).CPU)
-
-
-def workload(name: str) -> "WorkloadFile":
-    """The builder of this workload's prompts, and the closed form of its phases."""
-    return cast("WorkloadFile", load("workloads", name))
-
-
-def break_mode(name: str) -> "Break":
-    """This way to break a cache."""
-    return cast("Break", load("workloads.breaks", name))
-
-
-def policy(name: str) -> "Policy":
-    """This eviction policy."""
-    return cast("Policy", load("policies", name))
-
-
-def lab(name: str) -> "Lab":
-    """This lab."""
-    return cast("Lab", load("labs", name).LAB)
-
-
 def names(family: str) -> list[str]:
     """Names of the members found in the family's folder ("engines", "workloads.breaks", ...), sorted."""
-    spec = find_spec(f"hitlab.{family}")
-    assert spec is not None and spec.submodule_search_locations, f"hitlab.{family} is not a folder"
-    files = Path(next(iter(spec.submodule_search_locations))).glob("*.py")
-    return sorted(_name(file.stem) for file in files if file.stem != "__init__")
+    return sorted(_files(family))
 
 
 def load(family: str, name: str) -> ModuleType:
-    """The member's module, imported on first use; the name may be in any case. Raises UsageError for an unknown one."""
-    known, stem = names(family), name.lower().replace("-", "_")
-    if name.lower() not in known:
-        raise UsageError(f"no {FAMILIES[family]} named {name!r}", todo=f"choose from {', '.join(known)}")
-    return import_module(f"hitlab.{family}.{'_' + stem if stem[0].isdigit() else stem}")
+    """The member's module, imported on first use; the name may be in any case.
+
+    Raises UsageError for an unknown name, InputError for a file that can't be imported.
+    """
+    files = _files(family)
+    file = files.get(name.lower())
+    if file is None:
+        raise UsageError(f"no {FAMILIES[family]} named {name!r}", todo=f"choose from {', '.join(sorted(files))}")
+    try:
+        return import_module(f"hitlab.{family}.{file.stem}")
+    except Exception as error:
+        raise InputError(f"can't be imported: {_reason(error)}", where=str(file), todo="correct the file") from error
+
+
+def _files(family: str) -> dict[str, Path]:
+    """The family's files by their members' names."""
+    spec = find_spec(f"hitlab.{family}")
+    assert spec is not None and spec.submodule_search_locations, f"hitlab.{family} is not a folder"
+    files = (file for folder in spec.submodule_search_locations for file in Path(folder).glob("*.py"))
+    return {_name(file.stem): file for file in files if file.stem.isidentifier() and file.stem != "__init__"}
 
 
 def _name(stem: str) -> str:
-    return stem.removeprefix("_").replace("_", "-")
+    return (stem[1:] if stem[:1] == "_" and stem[1:2].isdigit() else stem).replace("_", "-").lower()
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong in one line, with the line of the file if there is one."""
+    if isinstance(error, SyntaxError):
+        return f"{error.msg} (line {error.lineno})"
+    line = traceback.extract_tb(error.__traceback__)[-1].lineno
+    return f"{type(error).__name__}: {error} (line {line})"

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from hitlab import families
+from hitlab.client.dialect import load_engine
+from hitlab.experiment.steps import load_break
 
 # What each room may import beside tokens, errors and flags, and what of the machine it may touch: a room whose second
 # string is empty only computes.
@@ -30,7 +32,7 @@ ROOMS = {
     "simulation": ("traces files families", "pathlib"),
     "measurement": ("client experiment cache results families", "asyncio pathlib time"),
     "recordings": ("measurement experiment client cache files", "gzip pathlib"),
-    "report": ("results simulation families files", "pathlib"),
+    "report": ("results experiment simulation families files", "pathlib"),
     "engines": ("client cache servers", ""),
     "workloads": ("experiment", ""),
     "labs": ("experiment", ""),
@@ -150,7 +152,7 @@ def test_no_engine_is_named_in_a_condition_outside_engines(root: Path) -> None:
 def test_every_engine_offers_what_the_protocol_asks(name: str) -> None:
     from hitlab.client.dialect import EngineApi
 
-    engine = families.engine(name)
+    engine = load_engine(name)
     wanted = {*EngineApi.__annotations__, *(key for key in vars(EngineApi) if not key.startswith("_"))}
     assert {key for key in wanted if not hasattr(engine, key)} == set()
     assert name == engine.NAME
@@ -158,7 +160,7 @@ def test_every_engine_offers_what_the_protocol_asks(name: str) -> None:
 
 @pytest.mark.parametrize("name", families.names("workloads.breaks"))
 def test_every_break_offers_what_the_protocol_asks(name: str) -> None:
-    how = families.break_mode(name)
+    how = load_break(name)
     assert how.SUMMARY and callable(how.steps)
 
 

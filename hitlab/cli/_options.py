@@ -11,6 +11,7 @@ import typer
 
 from hitlab import families
 from hitlab.errors import UsageError
+from hitlab.experiment.steps import load_break
 from hitlab.flags import in_flags
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def token_range(text: str | None) -> tuple[int, int] | None:
 
 def note_unused_break_options(break_mode: str, at: int, fixed: bool) -> None:
     """Say that an option was given which this break mode does not read. Raises UsageError for an unknown mode."""
-    takes = families.break_mode(break_mode).TAKES
+    takes = load_break(break_mode).TAKES
     for option, given, name in (("--break-at", at != 0, "at"), ("--break-fixed", fixed, "fixed")):
         if given and name not in takes:
             note(f"{option} means nothing with --break-mode {break_mode}")

@@ -1,9 +1,9 @@
 """What `measure --dry-run` prints: the steps of an experiment, and what arithmetic says of each."""
 
-from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli._format import count
 from hitlab.cli._tables import Column, fitted
+from hitlab.client.dialect import load_engine
 from hitlab.experiment.closed_form import phase_tally
 from hitlab.experiment.fit import warnings
 from hitlab.experiment.plan import Experiment, plan
@@ -14,7 +14,7 @@ from hitlab.measurement.asked import Asked
 
 def print_plan(engine: str, experiment: Experiment, asked: Asked, as_json: bool) -> None:
     """Print each step with its requests, prompt tokens and predicted hit tokens; sends nothing, asks no server."""
-    block_tokens = asked.block_tokens or families.engine(engine).DEFAULT_BLOCK_TOKENS
+    block_tokens = asked.block_tokens or load_engine(engine).DEFAULT_BLOCK_TOKENS
     ranks = asked.ranks or 1
     planned = plan(experiment, ranks)
     experiment = planned.experiment

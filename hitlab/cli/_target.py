@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from hitlab import families
 from hitlab.cli import _signals
 from hitlab.cli._progress import StartProgress
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import EngineClient, Keys, root_url
 from hitlab.errors import UsageError
 from hitlab.flags import in_flags
@@ -54,7 +54,7 @@ class Target:
     def running(self) -> Iterator[str]:
         """The base URL, of a server that stops with the block where it is one of ours."""
         if not (self.emulate or self.cpu):
-            default: str = families.engine(self.engine).DEFAULT_BASE_URL
+            default: str = load_engine(self.engine).DEFAULT_BASE_URL
             yield default if self.base_url is None else self.base_url
             return
         with self.started() as server:
@@ -97,7 +97,7 @@ class Target:
     def client(self, base_url: str, connections: int = 1) -> EngineClient:
         """A client for the running server."""
         return EngineClient(
-            families.engine(self.engine),
+            load_engine(self.engine),
             base_url,
             self.metrics_urls,
             Keys(_key(self.api_key_env, "--api-key-env"), _key(self.admin_key_env, "--admin-key-env")),

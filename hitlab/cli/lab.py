@@ -15,9 +15,10 @@ from hitlab.cli import _signals, _target
 from hitlab.cli._lab_result import print_lab
 from hitlab.cli._progress import progress
 from hitlab.cli._tables import sheet
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import root_url
 from hitlab.errors import InterruptedRunError, UsageError
-from hitlab.experiment.lab import Lab
+from hitlab.experiment.lab import Lab, load_lab
 from hitlab.experiment.plan import Experiment, check_numbers
 from hitlab.experiment.shape import SharedPrefix
 from hitlab.measurement.asked import Asked
@@ -26,6 +27,7 @@ from hitlab.report import lab_plot
 from hitlab.results import store
 from hitlab.results.lab_result import LabResult
 from hitlab.results.reproduce import lab_command
+from hitlab.servers.cpu.recipe import load_cpu_recipe
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,7 +43,7 @@ def list_(as_json: opt.Json = False) -> None:
 
     Example: hitlab lab list
     """
-    labs = {name: families.lab(name) for name in families.names("labs")}
+    labs = {name: load_lab(name) for name in families.names("labs")}
     if as_json:
         opt.print_json([{"name": name, "title": lab.title, "question": lab.question} for name, lab in labs.items()])
         return
@@ -55,7 +57,7 @@ def show(name: Name, as_json: opt.Json = False) -> None:
 
     Example: hitlab lab show break-staircase
     """
-    lab = families.lab(name)
+    lab = load_lab(name)
     parts = {
         "question": lab.question,
         "predict": lab.predict,
@@ -116,7 +118,7 @@ def run(
     Example: hitlab lab run break-staircase --engine sglang --emulate
     """
     check_numbers(Experiment(SharedPrefix(1, 1, 1), cold_by=cold_by))
-    lab = families.lab(name)
+    lab = load_lab(name)
     started_here = emulate or cpu
     sizes = _block_sizes(block_size) or (_own_sizes(lab, engine, cpu) if started_here else [None])
     if log and started_here:
@@ -212,7 +214,7 @@ def _block_sizes(text: str | None) -> list[int | None]:
 def _own_sizes(lab: Lab, engine: str, cpu: bool) -> list[int | None]:
     """The lab's block sizes, as far as a server started here can have them, each once."""
     default = _default_block_tokens(engine, cpu)
-    multiple = families.cpu_recipe(engine).block_multiple if cpu else 1
+    multiple = load_cpu_recipe(engine).block_multiple if cpu else 1
     sizes = dict.fromkeys(size or default for size in lab.block_tokens)
     return [size for size in sizes if size % multiple == 0]
 
@@ -226,4 +228,4 @@ def _sized(asked: Asked, lab: Lab, engine: str, cpu: bool) -> Asked:
 
 
 def _default_block_tokens(engine: str, cpu: bool) -> int:
-    return families.cpu_recipe(engine).block_tokens if cpu else families.engine(engine).DEFAULT_BLOCK_TOKENS
+    return load_cpu_recipe(engine).block_tokens if cpu else load_engine(engine).DEFAULT_BLOCK_TOKENS

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _server_options as given
 from hitlab.cli._format import count, percent
 from hitlab.cli._tables import Column, fitted
-from hitlab.client.dialect import EngineApi
+from hitlab.client.dialect import EngineApi, load_engine
 from hitlab.client.engine_log import FOR_EYEBALLING, LogReading, log_lines, read_log
 from hitlab.client.log_interval import Between, in_words
 from hitlab.client.log_servers import RankLog, Servers
@@ -30,7 +29,7 @@ def command(
 
     Example: hitlab log sglang.log --engine sglang --since 21:14 --until 21:15
     """
-    dialect = families.engine(engine)
+    dialect = load_engine(engine)
     between = Between.parse(since, until)
     reading = read_log(log_lines(file), dialect.read_log_line, between)
     left_out = _left_out(reading)

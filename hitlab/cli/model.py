@@ -6,8 +6,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from hitlab import families
 from hitlab.cli import _options as opt
+from hitlab.client.dialect import load_engine
 from hitlab.errors import HitlabError, InputError
 from hitlab.recordings.recording import Difference, compare, read_recording, recorded_facts
 
@@ -24,7 +24,7 @@ def command(
     """
     try:
         tape = read_recording(recording.read_bytes())
-        engine = families.engine(tape.engine)
+        engine = load_engine(tape.engine)
         facts = recorded_facts(tape, engine)
         result = compare(tape, lambda: engine.cache_model(facts))
     except OSError as error:

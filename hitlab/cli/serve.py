@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from hitlab import families
 from hitlab.cli import _options as opt
 from hitlab.cli import _server_options as given
 from hitlab.cli import _target
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import root_url
 from hitlab.errors import LaunchError, UsageError
 from hitlab.measurement.asked import Asked
@@ -39,7 +39,7 @@ def command(
     """
     if emulate == cpu:
         raise UsageError("serve starts an emulated or a real engine", todo="choose --emulate or --cpu")
-    default_port = int(root_url(families.engine(engine).DEFAULT_BASE_URL).rpartition(":")[2])
+    default_port = int(root_url(load_engine(engine).DEFAULT_BASE_URL).rpartition(":")[2])
     where = _target.Target(
         engine=engine,
         emulate=emulate,

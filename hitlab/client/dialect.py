@@ -5,10 +5,11 @@ Such a file builds requests and reads replies; hitlab.client.http sends them.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import msgspec
 
+from hitlab import families
 from hitlab.cache.model import CacheModel
 from hitlab.cache.sizes import CacheSizes
 from hitlab.client.counters import Counters
@@ -186,3 +187,8 @@ class EngineApi(Protocol):
     def recorded_facts(self, sizes: Mapping[str, Any]) -> ServerFacts:
         """The other way round: what such sizes say of the server. Raises KeyError, naming a size that is missing."""
         ...
+
+
+def load_engine(name: str) -> EngineApi:
+    """What a client needs to know of the engine of this name, in any case. Raises UsageError for an unknown one."""
+    return cast(EngineApi, families.load("engines", name))

@@ -15,7 +15,7 @@ import msgspec
 
 from hitlab import families
 from hitlab.client.counters import Counters
-from hitlab.client.dialect import Completion, EngineApi, HttpRequest, Reply, ResetOutcome, ServerFacts
+from hitlab.client.dialect import Completion, EngineApi, HttpRequest, Reply, ResetOutcome, ServerFacts, load_engine
 from hitlab.client.metrics_page import Page, read_page
 from hitlab.errors import (
     KeyRefusedError,
@@ -314,7 +314,7 @@ def _whose(page: Page, engine: EngineApi) -> tuple[str, str] | None:
     if page.has(engine.METRIC_PREFIX):
         return None
     for name in families.names("engines"):
-        prefix = families.engine(name).METRIC_PREFIX
+        prefix = load_engine(name).METRIC_PREFIX
         if page.has(prefix):
             return f"the page has {prefix} metrics", f"did you mean `engine` {name}?"
     return None

@@ -6,7 +6,9 @@ from `Server`, so that the same lab asks the same question anywhere.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
+from hitlab import families
 from hitlab.experiment.plan import Experiment
 
 
@@ -91,3 +93,8 @@ class Lab:
     # For a server that the lab starts itself: its block sizes in turn (None is the engine's own), and its pool.
     block_tokens: tuple[int | None, ...] = (None,)
     pool_tokens: int | None = None
+
+
+def load_lab(name: str) -> Lab:
+    """The lab of this name, in any case. Raises UsageError for an unknown one."""
+    return cast(Lab, families.load("labs", name).LAB)

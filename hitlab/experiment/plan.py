@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from hitlab import families
 from hitlab.errors import UsageError
 from hitlab.experiment.shape import NO_OPTIONS, BreakOptions, Phase, SharedPrefix
-from hitlab.experiment.steps import Act, Break, Send
+from hitlab.experiment.steps import Act, Break, Send, load_break, load_workload
 from hitlab.experiment.vocabulary import DEFAULT_RANGE
 
 COLD_BY = ("reset", "fresh-prefix")
@@ -54,7 +53,7 @@ def plan(experiment: Experiment, ranks: int) -> Plan:
     Raises UsageError where the workload can't have this shape, break or concurrency.
     """
     check_numbers(experiment)
-    workload = families.workload(experiment.workload)
+    workload = load_workload(experiment.workload)
     if experiment.break_mode != "none" and not workload.BREAKABLE:
         raise UsageError(f"{experiment.workload} has no breaks", todo="leave out `break_mode`")
     if experiment.concurrency > 1 and workload.SEQUENTIAL:
@@ -63,7 +62,7 @@ def plan(experiment: Experiment, ranks: int) -> Plan:
         )
     shape = workload.fit(experiment.shape)
     unbroken = workload.phases(shape, experiment.output_tokens, ranks)
-    steps = outline(families.break_mode(experiment.break_mode), shape, experiment.options, unbroken)
+    steps = outline(load_break(experiment.break_mode), shape, experiment.options, unbroken)
     return Plan(replace(experiment, shape=shape), tuple(steps))
 
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, cast
 
+from hitlab import families
 from hitlab.experiment.shape import BreakOptions, Phase, SharedPrefix
 from hitlab.tokens import Prompt
 
@@ -104,3 +105,13 @@ class Break(Protocol):
     def steps(self, shape: SharedPrefix, options: BreakOptions) -> list[Act | Send]:
         """What follows the reset, cold and warm steps every run starts with; each phase says its role."""
         ...
+
+
+def load_workload(name: str) -> WorkloadFile:
+    """The workload of this name, in any case. Raises UsageError for an unknown one."""
+    return cast(WorkloadFile, families.load("workloads", name))
+
+
+def load_break(name: str) -> Break:
+    """The way to break a cache of this name, in any case. Raises UsageError for an unknown one."""
+    return cast(Break, families.load("workloads.breaks", name))

@@ -133,12 +133,13 @@ async def _probe(client: EngineClient, facts: ServerFacts, before: Counters | No
         ),
     ]
     if before is not None:
-        findings.append(await _counted(client, before))
+        # With caching off the counters stand still, and waiting for them would tell nothing.
+        findings.append(await _counted(client, before, 0 if facts.caching is False else None))
     return findings
 
 
-async def _counted(client: EngineClient, before: Counters) -> Finding:
-    ledger = CounterLedger(client)
+async def _counted(client: EngineClient, before: Counters, patience_s: float | None) -> Finding:
+    ledger = CounterLedger(client, patience_s)
     ledger.rebase(before)
     ledger.sent(PROBE_TOKENS)
     try:

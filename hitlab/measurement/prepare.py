@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hitlab import families
 from hitlab.client.dialect import ServerFacts
 from hitlab.client.engine_log import LogCounters
 from hitlab.client.http import EngineClient
@@ -11,7 +10,7 @@ from hitlab.client.model_files import vocabulary_tokens
 from hitlab.errors import InputError, UsageError
 from hitlab.experiment.fit import longest_prompt, require_fits, require_ids, warnings, with_auto_flood
 from hitlab.experiment.plan import Experiment, Plan, plan
-from hitlab.experiment.steps import Workload
+from hitlab.experiment.steps import Workload, load_workload
 from hitlab.experiment.vocabulary import safe_range
 from hitlab.measurement.asked import Asked
 from hitlab.measurement.checks import fact_checks
@@ -36,7 +35,7 @@ class Prepared:
     def workload(self) -> Workload:
         """A builder of the plan's prompts, which begins with the first."""
         experiment = self.plan.experiment
-        return families.workload(experiment.workload).build(
+        return load_workload(experiment.workload).build(
             experiment.shape, experiment.seed, experiment.vocab_range, experiment.output_tokens
         )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from hitlab import __version__, families
 from hitlab.errors import InputError
+from hitlab.experiment.lab import load_lab
 from hitlab.report import lab_plot
 from hitlab.report.generator import GENERATOR
 from hitlab.results import store
@@ -140,7 +141,7 @@ def _lab_outcome(lab: LabResult) -> tuple[str, str]:
         return "mixed", "interrupted"
     if lab.agrees:
         return "good", "agrees to the token"
-    known = families.lab(lab.lab) if lab.lab in families.names("labs") else None
+    known = load_lab(lab.lab) if lab.lab in families.names("labs") else None
     off = [point for trial in lab.trials for point in trial.points if point.error_tokens]
     if known is not None and known.finds_fewer_hits and all(point.error_tokens < 0 for point in off):
         return "mixed", "differs: the finding"

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from hitlab import families
 from hitlab.cache.sizes import CacheSizes
+from hitlab.servers.cpu.recipe import load_cpu_recipe
 from hitlab.servers.progress import Progress
 
 
@@ -47,4 +47,4 @@ def on_cpu(
     from hitlab.servers.cpu import server
     from hitlab.servers.cpu.recipe import ServerOptions
 
-    return server.running(families.cpu_recipe(engine), ServerOptions(sizes, port, engine_args), progress)
+    return server.running(load_cpu_recipe(engine), ServerOptions(sizes, port, engine_args), progress)

@@ -7,8 +7,7 @@ is counted only where a request comes to a block used longer ago than those befo
 by the same request share one.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple, cast
 
@@ -16,49 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitlab.simulation import kernel_store, structures
+from hitlab.simulation.curve import Curve
 from hitlab.simulation.policy import CurveBuilder
 from hitlab.simulation.structures import rule
 from hitlab.traces.trace import Trace
 
 Kernel = Callable[..., None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Curve:
-    """A hit-ratio curve: what is hit, piece by piece, each with the smallest capacity at which it is.
-
-    A piece is some consecutive blocks of one request that are hit from the same capacity on.
-    """
-
-    needed_blocks: NDArray[np.uint32]  # [pieces], the smallest capacity at which it is hit; sorted
-    hit_tokens: NDArray[np.int64]  # [pieces]
-    request: NDArray[np.uint32]  # [pieces]
-    distinct_blocks: int
-    final_blocks: Callable[[int], int]  # blocks resident after the whole trace in a cache of so many
-
-    def at(
-        self, capacities: Sequence[int] | NDArray[np.int64], weights: NDArray[np.float64] | None = None, first: int = 0
-    ) -> NDArray[Any]:
-        """Hit tokens at each capacity, of requests from number `first` on, each times the weight of its request.
-
-        >>> curve = unbounded_curve(Trace.of([(8, [1, 2]), (8, [1, 2])], 4))
-        >>> curve.at([1, 100]).tolist()
-        [8, 8]
-        """
-        kept = self.request >= first
-        worth: NDArray[Any] = self.hit_tokens[kept]
-        if weights is not None:
-            worth = worth * weights[self.request[kept]]
-        sums = np.concatenate((np.zeros(1, worth.dtype), np.cumsum(worth)))
-        found: NDArray[Any] = sums[np.searchsorted(self.needed_blocks[kept], capacities, side="right")]
-        return found
-
-    def capacity_for(self, share: float) -> int:
-        """The smallest capacity at which this share, 0 to 1, of all possible hit tokens is hit; 0 if there are none."""
-        sums = np.cumsum(self.hit_tokens)
-        if not sums.size:
-            return 0
-        return int(self.needed_blocks[int(np.searchsorted(sums, share * sums[-1]))])
 
 
 class Curves:
@@ -93,14 +55,14 @@ def lru_curve(trace: Trace, *, engine_cap: bool = False) -> Curve:
     order = np.argsort(needed, kind="stable")
     distinct = trace.distinct_blocks
     tokens = hit_tokens[order].astype(np.int64)
-    return Curve(needed[order], tokens, request[order], distinct, lambda capacity: min(capacity, distinct))
+    return Curve(needed[order], tokens, request[order], distinct, distinct, bounded=True)
 
 
 def unbounded_curve(trace: Trace, *, engine_cap: bool = False) -> Curve:
     """The hit-ratio curve of a cache that never evicts: the same hits at every capacity."""
     lru = lru_curve(trace, engine_cap=engine_cap)
     distinct = trace.distinct_blocks
-    return Curve(np.ones_like(lru.needed_blocks), lru.hit_tokens, lru.request, distinct, lambda capacity: distinct)
+    return Curve(np.ones_like(lru.needed_blocks), lru.hit_tokens, lru.request, distinct, distinct, bounded=False)
 
 
 class Stack(NamedTuple):

@@ -7,17 +7,15 @@ import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hitlab import families
 from hitlab.errors import UsageError
+from hitlab.simulation.curve import Curve
 from hitlab.traces.trace import Trace
-
-if TYPE_CHECKING:  # it imports the compiler, which listing and checking policies does not need
-    from hitlab.simulation.hit_curve import Curve
 
 MAX_CAPACITY_BLOCKS = 2**53  # beyond it a ratio of the capacity is no longer exact
 
@@ -29,7 +27,7 @@ Kernel = Callable[[Cache, NDArray[np.uint32], NDArray[np.int64], NDArray[np.int6
 class CurveBuilder(Protocol):
     """Finds the hit tokens at every capacity in one pass over the trace, at the policy's default options."""
 
-    def __call__(self, trace: Trace, /, *, engine_cap: bool) -> "Curve":
+    def __call__(self, trace: Trace, /, *, engine_cap: bool) -> Curve:
         """The hit-ratio curve; `engine_cap` counts at most floor((L-1)/B)*B tokens of a request's L."""
 
 
@@ -115,7 +113,7 @@ class Choice:
 
     def load(self) -> Policy:
         """The policy itself. Raises UsageError for an unknown name."""
-        return families.policy(self.policy)
+        return load_policy(self.policy)
 
     def check(self, capacity_blocks: int) -> dict[str, Option]:
         """All the policy's options, these over the defaults; raises UsageError as the function `check` does."""
@@ -143,3 +141,8 @@ def check(policy: Policy, capacity_blocks: int, options: Mapping[str, Option] | 
     effective = known | dict(options or {})
     policy.new(Trace.of([], 1), capacity_blocks, **effective)
     return effective
+
+
+def load_policy(name: str) -> Policy:
+    """The policy of this name, in any case. Raises UsageError for an unknown one."""
+    return cast(Policy, families.load("policies", name))

@@ -12,7 +12,7 @@ import numpy as np
 
 from hitlab.errors import UsageError
 from hitlab.simulation import kv_size
-from hitlab.simulation.hit_curve import Curve
+from hitlab.simulation.curve import Curve
 from hitlab.simulation.policy import MAX_CAPACITY_BLOCKS, Choice
 from hitlab.simulation.replay import Replay
 from hitlab.tokens import Tally

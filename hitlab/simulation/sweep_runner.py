@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 
-from hitlab import __version__, families
+from hitlab import __version__
 from hitlab.errors import InputError
 from hitlab.simulation import hit_curve, kernels, replay, sweep
 from hitlab.simulation.hit_curve import Curves
-from hitlab.simulation.policy import Choice
+from hitlab.simulation.policy import Choice, load_policy
 from hitlab.simulation.replay import Replay
 from hitlab.simulation.sweep import Point
 from hitlab.simulation.workers import Workers, results
@@ -89,7 +89,7 @@ def partial_file(folder: Path, wanted: Sweep) -> Path:
     hashed = blake2b(mapped.digest(wanted.trace).encode(), digest_size=8)
     hashed.update(f"{__version__} {wanted.first_steady} {wanted.engine_cap}".encode())
     for name in sorted({choice.policy for choice in wanted.choices}):
-        for source in kernels.sources(families.policy(name)):
+        for source in kernels.sources(load_policy(name)):
             hashed.update(Path(source).read_bytes())
     hashed.update(Path(hit_curve.__file__).read_bytes())
     return folder / f"sweep-{hashed.hexdigest()}.partial.jsonl"
@@ -110,7 +110,7 @@ def _replayed(wanted: Sweep, jobs: list[Job], workers: Workers) -> Generator[Poi
     if not jobs:
         return
     for name in {choice.policy for choice, _ in jobs}:  # compiled here once, not in every worker
-        policy = families.policy(name)
+        policy = load_policy(name)
         replay.replay(Trace.of([], wanted.trace.block_tokens), policy, 1000, kernel=kernels.kernel(policy))
     small = len(jobs) * wanted.trace.blocks.size < SMALL_REFERENCES
     if workers.backend == "loky" and (workers.jobs == 1 or (workers.jobs is None and small)):

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.simulation.hit_curve import Curve
+from hitlab.simulation.curve import Curve
 from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from hitlab import families
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import EngineClient
 from hitlab.tokens import Prompt
 
@@ -17,7 +17,7 @@ def ask(what: Callable[[EngineClient], Awaitable[T]], engine: str = "vllm", **op
     """Run one client call to its end."""
 
     async def run() -> T:
-        async with EngineClient(families.engine(engine), URL, **options) as client:
+        async with EngineClient(load_engine(engine), URL, **options) as client:
             return await what(client)
 
     return asyncio.run(run())

@@ -8,7 +8,7 @@ import pytest
 import respx
 from client.callers import URL, ask
 
-from hitlab import families
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import EngineClient, Keys, root_url
 from hitlab.errors import (
     KeyRefusedError,
@@ -50,7 +50,7 @@ def test_password_of_an_address_is_sent_and_shown_nowhere(server: respx.Router) 
     server.route().respond(404)
 
     async def run() -> tuple[str, list[str]]:
-        async with EngineClient(families.engine("vllm"), "http://user:p%40w1@engine:8000/v1") as client:
+        async with EngineClient(load_engine("vllm"), "http://user:p%40w1@engine:8000/v1") as client:
             with pytest.raises(ServerError) as caught:
                 await client.facts()
             assert "w1" not in str(caught.value)
@@ -66,7 +66,7 @@ def test_password_is_not_sent_on_to_another_server(server: respx.Router) -> None
     other = server.get("http://other:9/metrics").respond(text="sglang:x 1\n")
 
     async def run() -> None:
-        async with EngineClient(families.engine("sglang"), "http://user:pw@engine:8000") as client:
+        async with EngineClient(load_engine("sglang"), "http://user:pw@engine:8000") as client:
             await client.scrape()
 
     asyncio.run(run())
@@ -84,12 +84,12 @@ def test_refused_password_is_named_and_bad_address_hides_it(server: respx.Router
 
 def test_password_and_key_are_one_too_many() -> None:
     with pytest.raises(UsageError, match="a password in the address and a key"):
-        EngineClient(families.engine("vllm"), "http://user:pw@h", keys=Keys(api="A"))
+        EngineClient(load_engine("vllm"), "http://user:pw@h", keys=Keys(api="A"))
 
 
 def test_key_that_no_header_carries_is_not_printed_by_the_http_library() -> None:
     async def run(url: str) -> str:
-        async with EngineClient(families.engine("vllm"), url, keys=Keys("sk-LEAK\r")) as client:
+        async with EngineClient(load_engine("vllm"), url, keys=Keys("sk-LEAK\r")) as client:
             with pytest.raises(UnreachableError, match="can't be put into HTTP") as caught:
                 await client.facts()
             return str(caught.value)

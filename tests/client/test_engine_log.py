@@ -15,8 +15,7 @@ from helpers import Hitlab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitlab import families
-from hitlab.client.dialect import LogEntry
+from hitlab.client.dialect import LogEntry, load_engine
 from hitlab.client.engine_log import LogCounters, LogReading, read_log
 from hitlab.client.log_interval import Between
 from hitlab.errors import HitlabError, InputError, MetricsError, UsageError
@@ -24,7 +23,7 @@ from hitlab.servers.emulated import server as emulate
 from hitlab.servers.emulated.server import EmulatedServer
 from hitlab.tokens import NOTHING, Tally
 
-SGLANG, VLLM = families.engine("sglang"), families.engine("vllm")
+SGLANG, VLLM = load_engine("sglang"), load_engine("vllm")
 
 # As the versions print them; what follows the two token fields changed most often.
 SGLANG_LINES = [

@@ -12,12 +12,12 @@ from helpers import Hitlab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitlab import families
+from hitlab.client.dialect import load_engine
 from hitlab.client.engine_log import FollowedLog, LogReading, log_lines, read_log
 from hitlab.client.log_interval import Between, days_of
 from hitlab.tokens import NOTHING, Tally
 
-SGLANG, VLLM = families.engine("sglang"), families.engine("vllm")
+SGLANG, VLLM = load_engine("sglang"), load_engine("vllm")
 
 
 def prefill(head: str, new: int = 200, cached: int = 800) -> str:

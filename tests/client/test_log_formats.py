@@ -12,13 +12,13 @@ from helpers import Hitlab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitlab import families
+from hitlab.client.dialect import load_engine
 from hitlab.client.engine_log import LogReading, read_log
 from hitlab.client.log_interval import Between
 from hitlab.client.log_times import completed, moment_in, plain
 from hitlab.tokens import NOTHING, Tally
 
-SGLANG, VLLM = families.engine("sglang"), families.engine("vllm")
+SGLANG, VLLM = load_engine("sglang"), load_engine("vllm")
 OWN = (2026, 11, 29, 21, 14, 36)
 
 
@@ -335,7 +335,7 @@ def test_wrappings_of_wrappings_lose_nothing(kinds: list[str], engine: str) -> N
     )
     for kind in kinds:
         line = WRAPPERS[kind](line, "host-a")
-    (entry,) = read_log([line], families.engine(engine).read_log_line).entries
+    (entry,) = read_log([line], load_engine(engine).read_log_line).entries
     assert entry.moment is not None
     assert (entry.moment[-5:], entry.rank) == (OWN[-5:], 1)
     assert (entry.tally, entry.window_hit_rate) == ((Tally(1000, 800), None) if engine == "sglang" else (None, 0.827))

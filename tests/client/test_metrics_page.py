@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitlab import families
 from hitlab.client.counters import Counters
+from hitlab.client.dialect import load_engine
 from hitlab.client.metrics_page import read_page, tokens
 from hitlab.errors import MetricsError
 from hitlab.tokens import Tally
 
-VLLM = families.engine("vllm")
-SGLANG = families.engine("sglang")
+VLLM = load_engine("vllm")
+SGLANG = load_engine("sglang")
 
 BOTH_NAMES = """\
 vllm:gpu_prefix_cache_queries_total{engine="0",model_name="a b"} 600.0

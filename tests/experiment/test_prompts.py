@@ -12,7 +12,7 @@ from hitlab.experiment.batches import Batch, batches
 from hitlab.experiment.fit import require_fits, warnings, with_auto_flood
 from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import BreakOptions, SharedPrefix
-from hitlab.experiment.steps import Act
+from hitlab.experiment.steps import Act, load_workload
 from hitlab.experiment.vocabulary import safe_range
 from hitlab.tokens import Prompt
 
@@ -23,7 +23,7 @@ MODES = families.names("workloads.breaks")
 
 def planned(experiment: Experiment, ranks: int = 1) -> dict[str, list[Prompt]]:
     """Every batch's prompts by name, as a run would send them."""
-    workload = families.workload("shared-prefix").build(experiment.shape, experiment.seed, experiment.vocab_range, 1)
+    workload = load_workload("shared-prefix").build(experiment.shape, experiment.seed, experiment.vocab_range, 1)
     return {
         step.phase.name if step.phase else "flood": list(step.prompts)
         for step in batches(plan(experiment, ranks), workload, ranks)
@@ -151,14 +151,14 @@ def test_steps_of_each_break_mode_are_the_designs(mode: str, steps: list[str]) -
 def test_first_request_of_every_group_and_rank_goes_alone() -> None:
     shape = SharedPrefix(64, 100, 20, groups=3)
     experiment = Experiment(shape, concurrency=8)
-    workload = families.workload("shared-prefix").build(shape, 0, RANGE, 1)
+    workload = load_workload("shared-prefix").build(shape, 0, RANGE, 1)
     warm = list(batches(plan(experiment, 2), workload, ranks=2))[-1]
     assert isinstance(warm, Batch)
     assert (warm.alone, warm.concurrency) == (6, 8)
 
 
 def test_flood_is_built_one_prompt_at_a_time() -> None:
-    workload = families.workload("shared-prefix").build(SHAPE, 0, RANGE, 1)
+    workload = load_workload("shared-prefix").build(SHAPE, 0, RANGE, 1)
     assert len(list(islice(workload.unrelated(10**9, 4096), 3))) == 3
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from hitlab import families
-from hitlab.errors import UsageError
+from hitlab.client.dialect import load_engine
+from hitlab.errors import InputError, UsageError
+from hitlab.simulation.policy import load_policy
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
@@ -27,8 +29,8 @@ def test_an_unknown_name_says_what_it_is_no_name_of(family: str) -> None:
 
 
 def test_names_are_known_in_any_case() -> None:
-    assert families.engine("vLLM") is families.engine("vllm")
-    assert families.policy("S3FIFO") is families.policy("s3fifo")
+    assert load_engine("vLLM") is load_engine("vllm")
+    assert load_policy("S3FIFO") is load_policy("s3fifo")
 
 
 def test_mypy_holds_every_member_against_its_protocol() -> None:
@@ -54,3 +56,39 @@ def test_nothing_of_a_checkout_but_the_families_imports_as_part_of_the_package(r
         [sys.executable, "-c", f"import hitlab.{stray}"], cwd=root, capture_output=True, text=True, check=False
     )
     assert f"No module named 'hitlab.{stray}'" in ran.stderr
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder whose files are members of labs."""
+    package = importlib.import_module("hitlab.labs")
+    monkeypatch.setattr(package, "__path__", [str(tmp_path)])
+    monkeypatch.setattr(package.__spec__, "submodule_search_locations", [str(tmp_path)])
+    return tmp_path
+
+
+def test_every_name_that_is_listed_can_be_loaded(folder: Path) -> None:
+    for file in ("my_own.py", "Upper.py", "_3x.py", "my-own.py", "4y.py", "a b.py", "notes.txt"):
+        (folder / file).write_text(f'"""{file}"""\n')
+    assert families.names("labs") == ["3x", "my-own", "upper"]
+    assert [families.load("labs", name).__doc__ for name in families.names("labs")] == [
+        "_3x.py",
+        "my_own.py",
+        "Upper.py",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("LAB = (\n", "was never closed (line 1)"),
+        ("\nimport no_such_module\n", "No module named 'no_such_module' (line"),
+        ("LAB = 1 / 0\n", "ZeroDivisionError: division by zero (line 1)"),
+    ],
+)
+def test_a_file_that_can_not_be_imported_is_named(folder: Path, content: str, says: str) -> None:
+    (folder / "broken.py").write_text(content)
+    with pytest.raises(InputError) as caught:
+        families.load("labs", "broken")
+    assert caught.value.where == str(folder / "broken.py")
+    assert says in caught.value.what

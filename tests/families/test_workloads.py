@@ -18,6 +18,7 @@ from hitlab.cache.radix import RadixCache
 from hitlab.errors import ServerError, UsageError
 from hitlab.experiment.closed_form import phase_tally, total
 from hitlab.experiment.shape import SharedPrefix
+from hitlab.experiment.steps import load_workload
 from hitlab.tokens import Prompt, Tally
 
 NAMES = families.names("workloads")
@@ -36,7 +37,7 @@ def answer(prompt: Prompt, tokens: int) -> tuple[int, ...]:
 
 def walked(name: str, shape: SharedPrefix, output_tokens: int, ranks: int, model: CacheModel) -> list[Tally]:
     """What a cache model says of each phase, prompt by prompt."""
-    file = families.workload(name)
+    file = load_workload(name)
     workload = file.build(shape, 0, RANGE, output_tokens)
     tallies = []
     for phase in file.phases(shape, output_tokens, ranks):
@@ -65,7 +66,7 @@ def test_closed_form_of_every_workload_is_what_cache_models_answer(
     name: str, cache: str, block_tokens: int, groups: int, each: int, prefix: int, suffix: int, output: int
 ) -> None:
     output += name == "multi-turn"  # which wants two tokens or more
-    file = families.workload(name)
+    file = load_workload(name)
     shape = file.fit(SharedPrefix(groups * each, prefix, suffix, groups))
     predicted = [phase_tally(phase, shape, block_tokens) for phase in file.phases(shape, output, 1)]
     assert walked(name, shape, output, 1, CACHES[cache](block_tokens)) == predicted
@@ -77,7 +78,7 @@ def test_conversation_finds_the_last_turn_that_was_on_its_rank(
     groups: int, turns: int, ranks: int, output: int, block_tokens: int
 ) -> None:
     shape = SharedPrefix(groups * turns, 11, 6, groups)
-    file = families.workload("multi-turn")
+    file = load_workload("multi-turn")
     predicted = [phase_tally(phase, shape, block_tokens, ranks) for phase in file.phases(shape, output, ranks)]
     model = Ranks(PagedCache(4000, block_tokens) for _ in range(ranks))
     assert walked("multi-turn", shape, output, ranks, model) == predicted
@@ -85,7 +86,7 @@ def test_conversation_finds_the_last_turn_that_was_on_its_rank(
 
 def test_next_turn_hits_the_prompt_and_all_but_the_last_generated_token() -> None:
     shape = SharedPrefix(3, prefix_tokens=100, suffix_tokens=50)
-    phases = families.workload("multi-turn").phases(shape, 30, 1)
+    phases = load_workload("multi-turn").phases(shape, 30, 1)
     assert [phase.prompt_tokens for phase in phases] == [150, 230, 310]
     # B*floor((L + n - 1) / B): 179 and 259 tokens are stored
     assert [phase_tally(phase, shape, 16).hit_tokens for phase in phases] == [0, 176, 256]
@@ -95,7 +96,7 @@ def test_next_turn_hits_the_prompt_and_all_but_the_last_generated_token() -> Non
 @pytest.mark.parametrize("name", ["prefix-repetition", "generated-shared-prefix"])
 def test_every_group_gets_as_many_prompts_and_the_first_of_each_goes_first(name: str) -> None:
     shape = SharedPrefix(60, 20, 5, 10)
-    prompts = list(families.workload(name).build(shape, 3, RANGE, 1).prompts(60))
+    prompts = list(load_workload(name).build(shape, 3, RANGE, 1).prompts(60))
     groups = [prompt.tokens[:20] for prompt in prompts]
     assert set(Counter(groups).values()) == {6}
     assert len(set(groups[:10])) == 10
@@ -104,14 +105,14 @@ def test_every_group_gets_as_many_prompts_and_the_first_of_each_goes_first(name:
 
 
 def test_second_pass_is_shuffled_anew_over_the_same_prefixes() -> None:
-    workload = families.workload("prefix-repetition").build(SharedPrefix(24, 9, 3, 4), 0, RANGE, 1)
+    workload = load_workload("prefix-repetition").build(SharedPrefix(24, 9, 3, 4), 0, RANGE, 1)
     first, second = ([prompt.tokens[:9] for prompt in workload.prompts(24)] for _ in range(2))
     assert Counter(first) == Counter(second)
     assert first != second
 
 
 def test_fixed_break_is_one_key_a_group_in_any_order() -> None:
-    workload = families.workload("prefix-repetition").build(SharedPrefix(24, 9, 3, 4), 0, RANGE, 1)
+    workload = load_workload("prefix-repetition").build(SharedPrefix(24, 9, 3, 4), 0, RANGE, 1)
     salts = set()
     for _ in range(2):
         prompts = workload.prompts(24)
@@ -120,7 +121,7 @@ def test_fixed_break_is_one_key_a_group_in_any_order() -> None:
 
 
 def test_prompts_left_over_from_whole_rounds_are_not_sent() -> None:
-    fit = families.workload("prefix-repetition").fit
+    fit = load_workload("prefix-repetition").fit
     assert fit(SharedPrefix(64, 9, 3, 10)).requests == 60  # 64 // 10 for each
     with pytest.raises(UsageError, match="fewer than 10 prefixes"):
         fit(SharedPrefix(9, 9, 3, 10))
@@ -129,11 +130,11 @@ def test_prompts_left_over_from_whole_rounds_are_not_sent() -> None:
 @pytest.mark.parametrize("name", ["generated-shared-prefix", "multi-turn"])
 def test_groups_that_can_not_be_alike_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="`requests_per_group`"):
-        families.workload(name).fit(SharedPrefix(64, 9, 3, 10))
+        load_workload(name).fit(SharedPrefix(64, 9, 3, 10))
 
 
 def test_conversation_can_not_go_on_without_token_ids() -> None:
-    workload = families.workload("multi-turn").build(SharedPrefix(2, 9, 3), 0, RANGE, 4)
+    workload = load_workload("multi-turn").build(SharedPrefix(2, 9, 3), 0, RANGE, 4)
     (prompt,) = workload.prompts(1)
     with pytest.raises(ServerError, match="ids of the generated tokens"):
         workload.learn(prompt, None)
@@ -143,7 +144,7 @@ def test_conversation_can_not_go_on_without_token_ids() -> None:
 def test_every_workload_offers_what_the_protocol_asks(name: str) -> None:
     from hitlab.experiment.steps import WorkloadFile
 
-    file = families.workload(name)
+    file = load_workload(name)
     wanted = {*WorkloadFile.__annotations__, *(key for key in vars(WorkloadFile) if not key.startswith("_"))}
     assert {key for key in wanted if not hasattr(file, key)} == set()
     assert file.__doc__

@@ -9,11 +9,11 @@ import pytest
 from helpers import Hitlab, Ran
 
 from hitlab import families
-from hitlab.client.dialect import Completion, Reply
+from hitlab.client.dialect import Completion, Reply, load_engine
 from hitlab.client.engine_log import FollowedLog
 from hitlab.client.http import EngineClient
 from hitlab.errors import InputError, UnreachableError
-from hitlab.experiment.lab import Lab, Reading, Server, Trial
+from hitlab.experiment.lab import Lab, Reading, Server, Trial, load_lab
 from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import SharedPrefix
 from hitlab.measurement import lab as labrun
@@ -33,7 +33,7 @@ SERVERS = [
 
 
 def lab_of(name: str) -> Lab:
-    return families.lab(name)
+    return load_lab(name)
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_counters_as_they_stand_smear_the_collapse_that_differences_show(run: Hi
 
 
 def test_reply_to_several_prompts_is_added_up_or_unknown() -> None:
-    vllm, sglang = families.engine("vllm"), families.engine("sglang")
+    vllm, sglang = load_engine("vllm"), load_engine("sglang")
     one = {"meta_info": {"prompt_tokens": 1200, "cached_tokens": 0}}
     two = {"meta_info": {"prompt_tokens": 1200, "cached_tokens": 1000}}
     assert sglang.read_completions(Reply(200, json.dumps([one, two]).encode())) == Completion(2400, 1000)

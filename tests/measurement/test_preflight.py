@@ -10,8 +10,8 @@ import pytest
 import respx
 from helpers import Hitlab
 
-from hitlab import families
 from hitlab.cache.sizes import CacheSizes
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import EngineClient
 from hitlab.measurement.preflight import Finding, measurable, preflight
 from hitlab.servers.emulated import server as emulate
@@ -40,7 +40,7 @@ def server() -> Iterator[respx.Router]:
 
 def findings(engine: str = "vllm", **options: Any) -> dict[str, Finding]:
     async def run() -> list[Finding]:
-        async with EngineClient(families.engine(engine), URL, **options) as client:
+        async with EngineClient(load_engine(engine), URL, **options) as client:
             return await preflight(client)
 
     return {finding.name: finding for finding in asyncio.run(run())}
@@ -125,7 +125,10 @@ def test_200_that_is_no_completion_is_no_accepted_prompt(server: respx.Router, b
     ("route", "status", "name"),
     [("version", 401, "key accepted"), ("reset", 401, "reset allowed"), ("completions", 401, "prompt accepted")],
 )
-def test_refusal_halfway_is_a_finding_not_the_end(server: respx.Router, route: str, status: int, name: str) -> None:
+def test_refusal_halfway_is_a_finding_not_the_end(
+    server: respx.Router, monkeypatch: pytest.MonkeyPatch, route: str, status: int, name: str
+) -> None:
+    monkeypatch.setattr("hitlab.client.counters.SETTLE_S", 0.1)
     server[route].respond(status)
     found = findings()
     assert found[name].ok is False

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from helpers import Hitlab
 
-from hitlab import families
-
 NEW_BREAK = '''
 """Every prompt with the salt of its own request; phases with names of its own."""
 
@@ -42,13 +40,9 @@ SALTED = """,
 def new_break(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where a file is a new member of workloads/breaks."""
     package = import_module("hitlab.workloads.breaks")
-    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
-    names = families.names
-
-    def with_new(family: str) -> list[str]:
-        return [*names(family), *(["brand-new"] if family == "workloads.breaks" else [])]
-
-    monkeypatch.setattr(families, "names", with_new)
+    folders = [*package.__path__, str(tmp_path)]
+    monkeypatch.setattr(package, "__path__", folders)
+    monkeypatch.setattr(package.__spec__, "submodule_search_locations", folders)
     monkeypatch.delitem(sys.modules, "hitlab.workloads.breaks.brand_new", raising=False)
     return tmp_path / "brand_new.py"
 

@@ -17,8 +17,8 @@ from helpers import Hitlab
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hitlab import families
 from hitlab.client.counters import Counters
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import EngineClient
 from hitlab.measurement.watch import Meter, ceiling
 from hitlab.servers.emulated import server as emulate
@@ -140,7 +140,7 @@ def send(engine: str, server: EmulatedServer, prompts: int) -> None:
     """So many prompts that share 1,000 tokens and have 200 of their own."""
 
     async def all_of_them() -> None:
-        async with EngineClient(families.engine(engine), server.base_url) as client:
+        async with EngineClient(load_engine(engine), server.base_url) as client:
             for number in range(prompts):
                 await client.complete(Prompt((*range(1000, 2000), *range(3000 + number, 3200 + number))))
 

@@ -6,6 +6,7 @@ import pytest
 
 from hitlab import families
 from hitlab.servers.cpu.environments import environment
+from hitlab.servers.cpu.recipe import load_cpu_recipe
 from hitlab.servers.progress import Silent
 
 # These run inside an engine's own environment, where alone what they import exists.
@@ -17,5 +18,5 @@ def environments() -> None:
     """Make what is missing, where that was asked for: gigabytes and minutes nobody should be surprised by."""
     if os.environ.get("HITLAB_INSTALL_ENGINES") == "1":
         for name in families.names("engines.cpu"):
-            with environment(families.cpu_recipe(name), Silent()):
+            with environment(load_cpu_recipe(name), Silent()):
                 pass

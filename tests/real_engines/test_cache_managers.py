@@ -19,12 +19,11 @@ from typing import Any
 import pytest
 from real_engines.scripts import Outcome, Script, outcomes, random_steps
 
-from hitlab import families
 from hitlab.cache.model import CacheModel, Lease, PoolFullError
 from hitlab.cache.paged import PagedCache
 from hitlab.cache.radix import RadixCache
 from hitlab.servers.cpu.environments import environment_dir, is_installed
-from hitlab.servers.cpu.recipe import TINY_MODEL
+from hitlab.servers.cpu.recipe import TINY_MODEL, load_cpu_recipe
 from hitlab.tokens import Prompt
 
 SEQUENCES = int(os.environ.get("HITLAB_ORACLE_SEQUENCES", "50"))
@@ -66,7 +65,7 @@ class Driver:
     """An engine's manager in a process of its environment, answering scripts one after another."""
 
     def __init__(self, engine: str, log: Path) -> None:
-        recipe = families.cpu_recipe(engine)
+        recipe = load_cpu_recipe(engine)
         if not is_installed(recipe):
             pytest.skip(f"no {recipe.full_title} here: `hitlab serve --engine {engine} --cpu` makes its environment")
         model = log.parent / "config.json"

@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 from helpers import Hitlab
 
-from hitlab import families
 from hitlab.cache.sizes import CacheSizes
 from hitlab.servers.cpu import server as launch
 from hitlab.servers.cpu.environments import is_installed
-from hitlab.servers.cpu.recipe import ServerOptions
+from hitlab.servers.cpu.recipe import ServerOptions, load_cpu_recipe
 from hitlab.servers.progress import Silent
 
 pytestmark = pytest.mark.real_engine
@@ -46,7 +45,7 @@ RUNS: list[list[Any]] = [
 
 @contextmanager
 def server(engine: str, block_tokens: int, ranks: int = 1) -> Iterator[str]:
-    recipe = families.cpu_recipe(engine)
+    recipe = load_cpu_recipe(engine)
     if not is_installed(recipe):
         pytest.skip(f"no environment for {recipe.title}: hitlab serve --engine {engine} --cpu makes it")
     sizes = CacheSizes(block_tokens=block_tokens, capacity_blocks=POOL_TOKENS // block_tokens, ranks=ranks)

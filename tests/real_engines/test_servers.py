@@ -8,14 +8,15 @@ import pytest
 
 from hitlab import families
 from hitlab.cache.sizes import CacheSizes
+from hitlab.client.dialect import load_engine
 from hitlab.client.http import EngineClient
 from hitlab.servers.cpu import server as launch
-from hitlab.servers.cpu.recipe import CpuRecipe, ServerOptions
+from hitlab.servers.cpu.recipe import CpuRecipe, ServerOptions, load_cpu_recipe
 from hitlab.servers.cpu.server import running
 from hitlab.servers.progress import Silent
 from hitlab.tokens import Prompt, Tally
 
-RECIPES = [families.cpu_recipe(name) for name in families.names("engines.cpu")]
+RECIPES = [load_cpu_recipe(name) for name in families.names("engines.cpu")]
 
 pytestmark = pytest.mark.real_engine
 
@@ -28,7 +29,7 @@ def test_real_engine_starts_counts_resets_and_leaves_nothing_behind(recipe: CpuR
     options = ServerOptions(CacheSizes(block_tokens=32, capacity_blocks=1024))
 
     async def talk(base_url: str) -> None:
-        async with EngineClient(families.engine(recipe.engine), base_url) as client:
+        async with EngineClient(load_engine(recipe.engine), base_url) as client:
             facts = await client.facts()
             assert (facts.version, facts.block_tokens) == (recipe.version, 32)
             assert facts.capacity_tokens in (32_768, 32_768 - 32)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from recordings.tapes import tape_of
 
-from hitlab import families
 from hitlab.cache.model import CacheModel, serve
 from hitlab.cache.radix import RadixCache
+from hitlab.client.dialect import load_engine
 from hitlab.errors import InputError
 from hitlab.recordings.recording import Difference, RecordedRequest, Recording, compare, read_recording, recorded_facts
 from hitlab.tokens import Prompt
@@ -19,7 +19,7 @@ NAMES = ("sglang_p1", "sglang_p16_small", "sglang_p1_chunk128", "sglang_p1_stop"
 
 def builder(tape: Recording) -> Callable[[], CacheModel]:
     """Makes models of the cache that a recording was made with, as its engine's file makes them."""
-    engine = families.engine(tape.engine)
+    engine = load_engine(tape.engine)
     facts = recorded_facts(tape, engine)
     return lambda: engine.cache_model(facts)
 
@@ -49,13 +49,13 @@ def test_the_counters_of_every_sequence_come_out_equal(recordings: dict[str, Rec
 
 def test_sizes_of_a_recording_are_those_of_the_server_it_was_made_on(recordings: dict[str, Recording]) -> None:
     for tape in recordings.values():
-        engine = families.engine(tape.engine)
+        engine = load_engine(tape.engine)
         sizes = engine.recording_sizes(recorded_facts(tape, engine))
         assert sizes == {name: getattr(tape, name) for name in sizes}
 
 
 def test_a_recorded_vllm_pool_holds_its_blocks_without_the_null_block() -> None:
-    facts = recorded_facts(read_recording(tape_of()), families.engine("vllm"))
+    facts = recorded_facts(read_recording(tape_of()), load_engine("vllm"))
     assert (facts.block_tokens, facts.capacity_blocks, facts.capacity_tokens) == (4, 9, 32)
 
 
@@ -130,7 +130,7 @@ def test_a_size_that_is_missing_is_named(engine: str, sizes: tuple[str, ...]) ->
         said: dict[str, Any] = {name: 16 for name in sizes if name != missing}
         tape = Recording(engine=engine, version="1", sequences=(), **said)
         with pytest.raises(InputError) as raised:
-            recorded_facts(tape, families.engine(engine))
+            recorded_facts(tape, load_engine(engine))
         assert str(raised.value) == f"this {engine} recording has no {missing}; record it again"
 
 

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from recordings.rules import Mutants, outcome
 
-from hitlab import families
 from hitlab.cache.model import PoolFullError, serve
 from hitlab.cache.radix import RadixCache, RadixLease
 from hitlab.cache.radix_tree import RadixTree, Tokens, TreeNode
+from hitlab.client.dialect import load_engine
 from hitlab.recordings.recording import Recording, compare, recorded_facts
 from hitlab.tokens import Prompt
 
@@ -170,7 +170,7 @@ class StepsAheadOfMaxTokens(RadixLease):
 
 
 def builder(tape: Recording, cache: type[RadixCache]) -> Callable[[], RadixCache]:
-    facts = recorded_facts(tape, families.engine("sglang"))
+    facts = recorded_facts(tape, load_engine("sglang"))
     assert facts.capacity_tokens and facts.block_tokens
     tokens, page_size = facts.capacity_tokens, facts.block_tokens
     return lambda: cache(tokens, page_size, facts.chunked_prefill_tokens, facts.overlap_schedule)

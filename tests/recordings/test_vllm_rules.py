@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from recordings.rules import Mutants, outcome
 
-from hitlab import families
 from hitlab.cache.model import serve
 from hitlab.cache.paged import BlockPool, PagedCache, PagedLease
+from hitlab.client.dialect import load_engine
 from hitlab.recordings.recording import Recording, compare, recorded_facts
 from hitlab.tokens import Prompt
 
@@ -143,7 +143,7 @@ class FreesAllToTheTail(BlockPool):
 
 
 def builder(tape: Recording, cache: type[PagedCache]) -> Callable[[], PagedCache]:
-    facts = recorded_facts(tape, families.engine("vllm"))
+    facts = recorded_facts(tape, load_engine("vllm"))
     assert facts.capacity_blocks and facts.block_tokens
     blocks, block_tokens = facts.capacity_blocks, facts.block_tokens
     return lambda: cache(blocks, block_tokens)

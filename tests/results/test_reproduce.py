@@ -15,6 +15,7 @@ from hitlab import families
 from hitlab.cli import _target, build_app, measure
 from hitlab.experiment.plan import Experiment, plan
 from hitlab.experiment.shape import BreakOptions, SharedPrefix
+from hitlab.experiment.steps import load_break, load_workload
 from hitlab.experiment.vocabulary import DEFAULT_RANGE, safe_range
 from hitlab.flags import FLAGS
 from hitlab.measurement.asked import Asked
@@ -75,11 +76,11 @@ def parsed(command: str) -> tuple[_target.Target, Experiment, Asked, Path | None
 def experiments(draw: st.DrawFn) -> Experiment:
     """Every workload, break and option that `measure` has, as a run would keep it: fitted by its plan."""
     workload = draw(st.sampled_from(families.names("workloads")))
-    file = families.workload(workload)
+    file = load_workload(workload)
     groups = draw(st.integers(1, 3))
     shape = SharedPrefix(groups * draw(st.integers(1, 9)), draw(st.integers(1, 90)), draw(st.integers(1, 40)), groups)
     mode = draw(st.sampled_from(families.names("workloads.breaks"))) if file.BREAKABLE else "none"
-    takes = families.break_mode(mode).TAKES
+    takes = load_break(mode).TAKES
     options = BreakOptions(
         draw(st.integers(0, shape.prefix_tokens - 1)) if "at" in takes else 0,
         draw(st.booleans()) if "fixed" in takes else False,

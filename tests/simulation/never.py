@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hitlab.simulation.hit_curve import Curve
+from hitlab.simulation.curve import Curve
 from hitlab.simulation.structures import rule
 from hitlab.traces.trace import Trace
 
@@ -20,7 +20,7 @@ class Cache(NamedTuple):
 
 def CURVE(trace: Trace, *, engine_cap: bool = False) -> Curve:  # noqa: N802
     nothing = np.zeros(0, np.uint32)
-    return Curve(nothing, np.zeros(0, np.int64), nothing, trace.distinct_blocks, lambda capacity: 0)
+    return Curve(nothing, np.zeros(0, np.int64), nothing, trace.distinct_blocks, resident_blocks=0, bounded=True)
 
 
 def new(trace: Trace, capacity_blocks: int, *, depth: int = 1) -> Cache:

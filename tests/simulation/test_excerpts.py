@@ -15,6 +15,7 @@ from simulation.reference_policies import REFERENCES, hit_tokens
 
 from hitlab import families
 from hitlab.simulation import hit_curve, replay, trace_info
+from hitlab.simulation.policy import load_policy
 from hitlab.traces.reader import read_trace
 
 NAMES = ("conversation_500.jsonl.gz", "synthetic_500.jsonl.gz")
@@ -73,7 +74,7 @@ def test_each_request_of_a_published_trace_hits_what_the_plain_policy_hits(
     excerpt: Path, name: str, capacity: int
 ) -> None:
     expected = hit_tokens(plain(excerpt), BLOCK_TOKENS, REFERENCES[name](capacity))
-    found = replay.replay(read_trace(excerpt, BLOCK_TOKENS), families.policy(name), capacity)
+    found = replay.replay(read_trace(excerpt, BLOCK_TOKENS), load_policy(name), capacity)
     assert found.hit_tokens.tolist() == expected
     assert 0 < sum(expected) < sum(tokens for tokens, _ in plain(excerpt))
 
@@ -81,7 +82,7 @@ def test_each_request_of_a_published_trace_hits_what_the_plain_policy_hits(
 def test_belady_on_a_published_trace_hits_what_looking_ahead_hits(excerpt: Path) -> None:
     requests = plain(excerpt)
     expected = hit_tokens(requests, BLOCK_TOKENS, Belady(requests, 200))
-    found = replay.replay(read_trace(excerpt, BLOCK_TOKENS), families.policy("belady"), 200)
+    found = replay.replay(read_trace(excerpt, BLOCK_TOKENS), load_policy("belady"), 200)
     assert found.hit_tokens.tolist() == expected
 
 
@@ -90,7 +91,7 @@ def test_sglang_s_policy_on_a_published_trace_hits_what_its_cache_model_hits(dat
     few = tmp_path / "few.jsonl"
     few.write_text("".join(json.dumps({"input_length": n, "hash_ids": ids}) + "\n" for n, ids in requests))
     expected = hit_tokens(requests, BLOCK_TOKENS, REFERENCES["sglang"](300))
-    found = replay.replay(read_trace(few, BLOCK_TOKENS), families.policy("sglang"), 300)
+    found = replay.replay(read_trace(few, BLOCK_TOKENS), load_policy("sglang"), 300)
     assert found.hit_tokens.tolist() == expected
     assert sum(expected) > 0
 
@@ -111,7 +112,7 @@ def test_every_policy_reaches_the_infinite_cache_s_hits_on_a_published_trace_and
     raw, capped = ceilings(plain(excerpt))
     trace = read_trace(excerpt, BLOCK_TOKENS)
     for name in families.names("policies"):
-        policy: Any = families.policy(name)
+        policy: Any = load_policy(name)
         found = replay.replay(trace, policy, 10**6).tally.hit_tokens
         assert found == (capped if hasattr(policy, "serve") else raw), name  # engines match whole blocks only
         assert replay.replay(trace, policy, 10**6, engine_cap=True).tally.hit_tokens == capped, name

@@ -10,8 +10,8 @@ from helpers import Hitlab
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hitlab import families
 from hitlab.simulation import hit_curve, replay, trace_info
+from hitlab.simulation.policy import load_policy
 from hitlab.traces.reader import read_trace
 from hitlab.traces.trace import Trace
 
@@ -25,7 +25,7 @@ traces = st.lists(st.lists(st.integers(0, 9), max_size=7), max_size=25).map(
 @settings(max_examples=200, deadline=None)
 @given(traces, st.booleans(), st.integers(0, 25))
 def test_every_capacity_is_what_a_replay_at_it_says(trace: Trace, engine_cap: bool, first: int) -> None:
-    lru = families.policy("lru")
+    lru = load_policy("lru")
     found = hit_curve.lru_curve(trace, engine_cap=engine_cap)
     capacities = list(range(1, 14))
     replays = [replay.replay(trace, lru, capacity, engine_cap=engine_cap) for capacity in capacities]
@@ -67,7 +67,7 @@ def test_a_long_trace_crosses_many_words_of_the_bitmap() -> None:
     trace = Trace.of([(len(blocks), blocks) for blocks in requests], 1)
     found = hit_curve.lru_curve(trace)
     for capacity in (1, 63, 64, 65, 200, 399, 500, 797, 798, 10**6):
-        assert found.at([capacity])[0] == replay.replay(trace, families.policy("lru"), capacity).tally.hit_tokens
+        assert found.at([capacity])[0] == replay.replay(trace, load_policy("lru"), capacity).tally.hit_tokens
 
 
 def test_a_block_used_longer_ago_holds_back_those_behind_it() -> None:
@@ -96,7 +96,7 @@ def test_the_ceilings_of_the_published_traces(shared: Path, name: str, raw: floa
     found = trace_info.inspect(trace, hit_curve.lru_curve(trace), hit_curve.lru_curve(trace, engine_cap=True))
     assert found.ceiling == pytest.approx(raw, abs=5e-6)
     assert found.ceiling_engine == pytest.approx(capped, abs=5e-6)
-    engine = replay.replay(trace, families.policy("unbounded"), 1, engine_cap=True)
+    engine = replay.replay(trace, load_policy("unbounded"), 1, engine_cap=True)
     assert engine.tally.hit_rate == found.ceiling_engine
     assert engine.final_blocks == trace.distinct_blocks
 
@@ -105,7 +105,7 @@ def test_lru_after_a_warm_up_of_half_the_requests(shared: Path) -> None:
     trace = read_trace(shared / "traces" / "conversation_trace.jsonl")
     first = replay.first_warm(trace.requests, 0.5)
     rates = {
-        name: replay.replay(trace, families.policy(name), 11_275).tally_from(first).hit_rate
+        name: replay.replay(trace, load_policy(name), 11_275).tally_from(first).hit_rate
         for name in ("lru", "s3fifo", "arc", "fifo", "2q", "belady")
     }
     published = {"lru": 0.23336, "s3fifo": 0.20905, "arc": 0.2515, "fifo": 0.1956, "2q": 0.1934, "belady": 0.3981}

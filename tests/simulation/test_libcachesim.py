@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from simulation.reference_policies import hit_tokens
 
-from hitlab import families
 from hitlab.simulation import replay
+from hitlab.simulation.policy import load_policy
 from hitlab.traces.reader import read_trace
 from hitlab.traces.trace import Trace
 
@@ -65,7 +65,7 @@ def theirs(name: str, blocks: list[int], capacity: int) -> list[bool]:
 
 def ours(name: str, blocks: list[int], capacity: int) -> list[bool]:
     one_each = Trace.of([(1, [block]) for block in blocks], 1)
-    hits: list[bool] = (replay.replay(one_each, families.policy(name), capacity).hit_tokens > 0).tolist()
+    hits: list[bool] = (replay.replay(one_each, load_policy(name), capacity).hit_tokens > 0).tolist()
     return hits
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -15,12 +16,12 @@ from simulation import never
 from hitlab import families
 from hitlab.simulation import hit_curve, replay, sweep, sweep_runner
 from hitlab.simulation.hit_curve import Curves, lru_curve
-from hitlab.simulation.policy import Choice, Policy
+from hitlab.simulation.policy import Choice, load_policy
 from hitlab.simulation.sweep import Point
 from hitlab.simulation.workers import Workers
 from hitlab.traces.trace import Trace
 
-WITH_A_CURVE = [name for name in families.names("policies") if families.policy(name).CURVE]
+WITH_A_CURVE = [name for name in families.names("policies") if load_policy(name).CURVE]
 
 requests = st.lists(st.lists(st.integers(0, 9), max_size=7), max_size=25)
 
@@ -28,12 +29,12 @@ requests = st.lists(st.lists(st.integers(0, 9), max_size=7), max_size=25)
 @pytest.fixture
 def known_never(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make `never` a policy like those in policies/."""
-    known = families.policy
+    known = families.load
 
-    def policy(name: str) -> Policy:
-        return never if name == "never" else known(name)
+    def load(family: str, name: str) -> ModuleType:
+        return never if (family, name) == ("policies", "never") else known(family, name)
 
-    monkeypatch.setattr(families, "policy", policy)
+    monkeypatch.setattr(families, "load", load)
 
 
 def swept(trace: Trace, policy: str, capacities: Sequence[int], folder: Path, first: int = 0) -> list[Point]:
@@ -87,7 +88,7 @@ def test_a_sweep_says_what_a_replay_says_at_every_capacity(
     name: str, made: list[list[int]], first: int, engine_cap: bool
 ) -> None:
     trace = Trace.of([(max(0, 4 * len(ids) - len(ids) % 3), ids) for ids in made], 4)
-    policy, choice, capacities = families.policy(name), Choice.of(name), list(range(1, 14))
+    policy, choice, capacities = load_policy(name), Choice.of(name), list(range(1, 14))
     assert policy.CURVE is not None
     curve = policy.CURVE(trace, engine_cap=engine_cap)
     for found, capacity in zip(sweep.curve_points(choice, curve, trace, capacities, first), capacities, strict=True):

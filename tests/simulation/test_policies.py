@@ -14,7 +14,7 @@ from simulation.reference_policies import REFERENCES, hit_tokens
 from hitlab import families
 from hitlab.errors import HitlabError, UsageError
 from hitlab.simulation import replay
-from hitlab.simulation.policy import MAX_CAPACITY_BLOCKS, Policy, check, options_of
+from hitlab.simulation.policy import MAX_CAPACITY_BLOCKS, Policy, check, load_policy, options_of
 from hitlab.traces.trace import Trace
 
 POLICIES = families.names("policies")
@@ -74,7 +74,7 @@ def run(policy: Policy, trace: Trace, capacity: int, **options: Any) -> replay.R
 
 @pytest.fixture(scope="module", params=POLICIES)
 def policy(request: pytest.FixtureRequest) -> Policy:
-    return families.policy(request.param)
+    return load_policy(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -188,9 +188,9 @@ def test_an_option_a_policy_does_not_take_is_a_usage_error(policy: Policy) -> No
 
 
 def test_names_are_taken_in_any_case_and_unknown_ones_answered_with_the_known() -> None:
-    assert families.policy("S3FIFO") is families.policy("s3fifo")
+    assert load_policy("S3FIFO") is load_policy("s3fifo")
     with pytest.raises(UsageError, match="no policy named 'mru'") as caught:
-        families.policy("mru")
+        load_policy("mru")
     assert caught.value.todo == f"choose from {', '.join(POLICIES)}"
 
 
@@ -212,7 +212,7 @@ def test_names_are_taken_in_any_case_and_unknown_ones_answered_with_the_known() 
 def test_a_capacity_that_leaves_a_queue_empty_is_answered_with_the_smallest_that_does_not(
     capacity: int, small_ratio: float, queue: str, smallest: int
 ) -> None:
-    s3fifo = families.policy("s3fifo")
+    s3fifo = load_policy("s3fifo")
     with pytest.raises(UsageError, match=f"{capacity} blocks leave the {queue} queue empty") as caught:
         check(s3fifo, capacity, {"small_ratio": small_ratio})
     assert caught.value.todo == f"the smallest capacity that works is {smallest}"
@@ -222,11 +222,11 @@ def test_a_capacity_that_leaves_a_queue_empty_is_answered_with_the_smallest_that
 @pytest.mark.parametrize("small_ratio", [0, 1, -0.1, 1.5, float("nan"), float("inf")])
 def test_a_small_ratio_out_of_range_is_a_usage_error(small_ratio: float) -> None:
     with pytest.raises(UsageError, match="small ratio"):
-        check(families.policy("s3fifo"), 1000, {"small_ratio": small_ratio})
+        check(load_policy("s3fifo"), 1000, {"small_ratio": small_ratio})
 
 
 def test_a_max_freq_below_0_is_a_usage_error_and_a_huge_one_is_as_good_as_unbounded() -> None:
-    s3fifo = families.policy("s3fifo")
+    s3fifo = load_policy("s3fifo")
     with pytest.raises(UsageError, match="max freq"):
         check(s3fifo, 1000, {"max_freq": -1})
     # Small holds 1 block, so 0 goes on to main with 256 uses; main's 5 places are then fought for by 6 blocks.
@@ -342,7 +342,7 @@ CORRUPTIONS: dict[str, Sequence[tuple[str, Corrupt]]] = {
     ("name", "said", "corrupt"), [(name, *each) for name in POLICIES for each in CORRUPTIONS[name]]
 )
 def test_the_debug_switch_sees_broken_arrays(name: str, said: str, corrupt: Corrupt) -> None:
-    policy = families.policy(name)
+    policy = load_policy(name)
     trace = Trace.of([(8, [block, block]) for block in range(30)], BLOCK_TOKENS)
     kernel = replay.compiled(policy)
 

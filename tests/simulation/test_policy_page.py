@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from hitlab import families
 from hitlab.errors import HitlabError
+from hitlab.simulation.policy import load_policy
 from hitlab.simulation.replay import compiled, replay
 from hitlab.traces.trace import Trace
 
@@ -39,7 +39,7 @@ def mru(source: str, tmp_path: Path) -> Any:
 def test_it_hits_what_the_page_says_and_lru_does_not(mru: Any) -> None:
     trace = Trace.of(REQUESTS, 10)
     assert replay(trace, mru, 2, check_invariants=True).hit_tokens.tolist() == [0, 0, 0, 10, 0]
-    assert replay(trace, families.policy("lru"), 2).hit_tokens.tolist() == [0] * 5
+    assert replay(trace, load_policy("lru"), 2).hit_tokens.tolist() == [0] * 5
 
 
 def test_it_sees_its_own_broken_arrays(mru: Any) -> None:

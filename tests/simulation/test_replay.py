@@ -11,7 +11,7 @@ from hitlab import families
 from hitlab.cli import _progress, build_app
 from hitlab.errors import HitlabError, InputError, TraceError, UsageError
 from hitlab.simulation import kernels, replay
-from hitlab.simulation.policy import options_of
+from hitlab.simulation.policy import load_policy, options_of
 from hitlab.traces.reader import read_trace
 from hitlab.traces.trace import Trace
 
@@ -65,7 +65,7 @@ def mooncake(shared: Path) -> Callable[[str, int], Trace]:
 
 def test_mooncake_traces_replay_to_the_published_values(data: Path, mooncake: Callable[[str, int], Trace]) -> None:
     for given in json.loads((data / "cases" / "replay_golden.json").read_text()):
-        policy = families.policy(given["policy"])
+        policy = load_policy(given["policy"])
         options = {name: given[name] for name in options_of(policy)}
         trace = mooncake(given["trace"], given["block_size"])
         result = replay.replay(trace, policy, given["cache_capacity_blocks"], options, check_invariants=True)
@@ -90,7 +90,7 @@ def test_every_policy_reaches_the_infinite_cache_s_rate_and_no_more(
 ) -> None:
     engine_rate = {0.37362: 0.37338, 0.65124: 0.65043}[hit_rate]
     for name_of in families.names("policies"):
-        policy = families.policy(name_of)
+        policy = load_policy(name_of)
         result = replay.replay(mooncake(name, 512), policy, 10**7)
         expected = engine_rate if policy.UNIT == "request" else hit_rate  # engines match whole blocks only
         assert result.tally.hit_rate == pytest.approx(expected, abs=5e-6)
@@ -103,7 +103,7 @@ def test_every_policy_reaches_the_infinite_cache_s_rate_and_no_more(
 
 def hits(requests: list[tuple[int, list[Any]]], policy: str, capacity: int, block_tokens: int = 10) -> list[int]:
     trace = Trace.of(requests, block_tokens)
-    tokens: list[int] = replay.replay(trace, families.policy(policy), capacity).hit_tokens.tolist()
+    tokens: list[int] = replay.replay(trace, load_policy(policy), capacity).hit_tokens.tolist()
     return tokens
 
 
@@ -201,7 +201,7 @@ def test_requests_are_replayed_in_file_order() -> None:
 
 
 def test_broken_invariants_are_an_error_only_where_they_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    lru = families.policy("lru")
+    lru = load_policy("lru")
     monkeypatch.setattr(lru, "invariant_violations", lambda state: ["a block twice", "another nowhere"])
     trace = Trace.of([(5, [1])], 5)
     assert replay.replay(trace, lru, 9).final_blocks == 1
@@ -356,7 +356,7 @@ def fresh_folders() -> Any:
 
 def test_a_changed_rule_is_compiled_anew(fresh_folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
-    lru = families.policy("lru")
+    lru = load_policy("lru")
     before = kernels.folder(lru)
     edited = tmp_path / "lru.py"
     edited.write_text(Path(lru.__file__ or "").read_text() + "# edited\n")
@@ -372,7 +372,7 @@ def test_a_changed_rule_is_compiled_anew(fresh_folders: None, monkeypatch: pytes
 def test_kernels_are_kept_in_the_cache_directory_or_where_numba_keeps_its_own(
     fresh_folders: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    fifo = families.policy("fifo")
+    fifo = load_policy("fifo")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for chosen, parent in (("", tmp_path / "cache"), (str(tmp_path / "numba"), tmp_path / "numba")):
         monkeypatch.setenv("NUMBA_CACHE_DIR", chosen)
@@ -387,4 +387,4 @@ def test_where_no_folder_can_be_made_nothing_is_kept(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "below"))
-    assert kernels.folder(families.policy("lru")) is None
+    assert kernels.folder(load_policy("lru")) is None

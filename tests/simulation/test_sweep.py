@@ -12,7 +12,7 @@ from simulation.points import points_of
 from hitlab import families
 from hitlab.errors import UsageError
 from hitlab.simulation import kv_size, replay, sweep
-from hitlab.simulation.policy import Choice
+from hitlab.simulation.policy import Choice, load_policy
 from hitlab.simulation.sweep import Point
 from hitlab.traces import mapped
 from hitlab.traces.trace import Trace
@@ -82,7 +82,7 @@ def test_every_point_of_every_policy_is_what_its_replay_says(
     assert first == 767
     assert points.keys() == {(name, capacity) for name in families.names("policies") for capacity in (50, 400)}
     for (name, capacity), each in points.items():
-        one = replay.replay(trace, families.policy(name), capacity)
+        one = replay.replay(trace, load_policy(name), capacity)
         cold, steady = one.tally, one.tally_from(first)
         assert (each["cold_hit_tokens"], each["cold_prompt_tokens"]) == (cold.hit_tokens, cold.queried_tokens)
         assert (each["steady_hit_tokens"], each["steady_prompt_tokens"]) == (steady.hit_tokens, steady.queried_tokens)
@@ -106,7 +106,7 @@ def test_the_engine_s_cap_counts_in_every_point(hitlab: Hitlab, here: Path) -> N
 
 def test_rates_by_hand() -> None:
     trace = Trace.of([(8, [1, 2]), (8, [1, 2]), (4, [1]), (0, [])], 4)
-    result = replay.replay(trace, families.policy("lru"), 9)
+    result = replay.replay(trace, load_policy("lru"), 9)
     assert (result.tally.hit_rate, result.request_hit_rate()) == (12 / 20, 2 / 3)
     assert (result.tally_from(2).hit_rate, result.request_hit_rate(2)) == (1.0, 1.0)
     assert (result.tally_from(3).hit_rate, result.request_hit_rate(3)) == (None, None)
@@ -116,7 +116,7 @@ def test_belady_has_the_most_block_hits_and_unbounded_the_most_of_all(trace: Tra
     blocks = Trace.of([(1, [block]) for block in trace.blocks.tolist()], 1)
     for capacity in (20, 100, 400):
         hits = {
-            name: replay.replay(blocks, families.policy(name), capacity).tally.hit_tokens
+            name: replay.replay(blocks, load_policy(name), capacity).tally.hit_tokens
             for name in families.names("policies")
         }
         assert max(hits, key=lambda name: hits[name]) == "unbounded"

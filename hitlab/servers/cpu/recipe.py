@@ -4,7 +4,9 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
+from hitlab import families
 from hitlab.cache.sizes import UNKNOWN, CacheSizes
 from hitlab.errors import UsageError
 
@@ -146,3 +148,8 @@ class CpuRecipe:
             flag = argument.partition("=")[0]
             if flag in self.owned_args:
                 raise UsageError(f"{flag} among the engine's arguments", todo="use hitlab's own option for it")
+
+
+def load_cpu_recipe(name: str) -> CpuRecipe:
+    """How this engine is installed and started on a CPU. Raises UsageError for an unknown name."""
+    return cast(CpuRecipe, families.load("engines.cpu", name).CPU)

@@ -9,10 +9,11 @@ emulated server sends says so: every response has the header `x-hitlab-emulated:
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
+from hitlab import families
 from hitlab.cache.model import CacheModel
 from hitlab.servers.emulated.config import EmulatedConfig, Faults
 from hitlab.servers.emulated.scheduler import Generation, Scheduler
@@ -93,3 +94,8 @@ class EmulatedApi(Protocol):
 
     def error(self, status: int, message: str) -> Response:
         """An error in the engine's own form."""
+
+
+def load_emulated_engine(name: str) -> EmulatedApi:
+    """How the emulated server of this engine answers. Raises UsageError for an unknown name."""
+    return cast(EmulatedApi, families.load("engines.emulated", name))

@@ -13,11 +13,10 @@ from types import TracebackType
 
 import uvicorn
 
-from hitlab import families
 from hitlab.cache.sizes import UNKNOWN, CacheSizes
 from hitlab.errors import LaunchError, UsageError
 from hitlab.servers.emulated.config import EMULATED_HEADER, EmulatedConfig, Faults
-from hitlab.servers.emulated.dialect import EmulatedApi
+from hitlab.servers.emulated.dialect import EmulatedApi, load_emulated_engine
 from hitlab.servers.emulated.front import Front
 from hitlab.servers.emulated.host import EngineHost
 
@@ -162,7 +161,7 @@ class EmulatedServer:
 
 
 def _dialect(name: str) -> EmulatedApi:
-    return families.emulated_engine(name)
+    return load_emulated_engine(name)
 
 
 def listen(host: str, port: int) -> socket:

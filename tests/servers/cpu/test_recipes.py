@@ -4,13 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from hitlab import families
 from hitlab.cache.sizes import CacheSizes
 from hitlab.errors import UsageError
-from hitlab.servers.cpu.recipe import CpuRecipe, ServerOptions, ServerSpec
+from hitlab.servers.cpu.recipe import CpuRecipe, ServerOptions, ServerSpec, load_cpu_recipe
 
-VLLM: CpuRecipe = families.cpu_recipe("vllm")
-SGLANG: CpuRecipe = families.cpu_recipe("sglang")
+VLLM: CpuRecipe = load_cpu_recipe("vllm")
+SGLANG: CpuRecipe = load_cpu_recipe("sglang")
 SPEC = ServerSpec("model", port=8123, block_tokens=64, capacity_blocks=48)
 
 

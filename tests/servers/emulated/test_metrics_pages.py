@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from servers.emulated.callers import Prompts, running, shape
 
-from hitlab import families
-from hitlab.client.dialect import Reply
+from hitlab.client.dialect import Reply, load_engine
 from hitlab.client.metrics_page import read_page
 
 
@@ -118,7 +117,7 @@ def test_sglang_negotiates_openmetrics_and_vllm_does_not() -> None:
 
 @pytest.mark.parametrize("name", ["vllm", "sglang"])
 def test_the_engines_own_file_reads_back_how_the_server_was_started(name: str, prompts: Prompts) -> None:
-    engine = families.engine(name)
+    engine = load_engine(name)
     with running(name, block_tokens=32, blocks=500, ranks=2) as caller:
         replies = {}
         for path in (path for paths in engine.FACT_PATHS for path in paths):

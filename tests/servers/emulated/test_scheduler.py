@@ -1,16 +1,16 @@
 """The scheduler of emulated engines: requests beside each other."""
 
-from hitlab import families
 from hitlab.cache.sizes import CacheSizes
 from hitlab.servers.emulated import server as emulate
 from hitlab.servers.emulated.config import EmulatedConfig, Faults
+from hitlab.servers.emulated.dialect import load_emulated_engine
 from hitlab.servers.emulated.scheduler import Generation, Scheduler
 from hitlab.tokens import Prompt
 
 
 def test_a_request_that_the_pool_can_never_hold_is_given_up() -> None:
     scheduler = Scheduler(
-        emulate.settings("vllm", CacheSizes(capacity_blocks=4)), Faults(), families.emulated_engine("vllm").build_cache
+        emulate.settings("vllm", CacheSizes(capacity_blocks=4)), Faults(), load_emulated_engine("vllm").build_cache
     )
     generation = Generation(Prompt(tuple(range(49))))
     scheduler.submit([generation])
@@ -21,7 +21,7 @@ def test_a_request_that_the_pool_can_never_hold_is_given_up() -> None:
 
 
 def test_requests_run_beside_each_other_in_order_of_arrival() -> None:
-    scheduler = Scheduler(emulate.settings("vllm"), Faults(), families.emulated_engine("vllm").build_cache)
+    scheduler = Scheduler(emulate.settings("vllm"), Faults(), load_emulated_engine("vllm").build_cache)
     finished: list[int] = []
     for number, max_tokens in enumerate((3, 1, 3)):
         generation = Generation(Prompt((number,) * 20), max_tokens)
@@ -39,7 +39,7 @@ def test_requests_run_beside_each_other_in_order_of_arrival() -> None:
 def test_a_full_pool_preempts_the_last_request_and_counts_it_once() -> None:
     # 6 usable blocks of 4: two prompts of 8 take 4, and each needs 3 and more to end.
     config = EmulatedConfig(block_tokens=4, capacity_blocks=7, version="0.32.0")
-    scheduler = Scheduler(config, Faults(), families.emulated_engine("vllm").build_cache)
+    scheduler = Scheduler(config, Faults(), load_emulated_engine("vllm").build_cache)
     generations = [Generation(Prompt(tuple(range(10 * n, 10 * n + 8))), max_tokens=12) for n in (1, 2)]
     generations += [Generation(Prompt(tuple(range(100, 112))))]
     finished: list[Generation] = []
@@ -63,7 +63,7 @@ def test_a_full_pool_preempts_the_last_request_and_counts_it_once() -> None:
 
 def test_a_reset_with_one_busy_rank_empties_none() -> None:
     config = emulate.settings("vllm", CacheSizes(ranks=2))
-    scheduler = Scheduler(config, Faults(hang_post=2), families.emulated_engine("vllm").build_cache)
+    scheduler = Scheduler(config, Faults(hang_post=2), load_emulated_engine("vllm").build_cache)
     prompt = Prompt(tuple(range(100)))
     for _ in range(2):
         scheduler.submit([Generation(prompt)])
