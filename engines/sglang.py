@@ -16,6 +16,7 @@ from hitlab.cache.model import CacheModel, Ranks
 from hitlab.cache.radix import RadixCache
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
+from hitlab.client.log_times import dated_moment_in, moment_in
 from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.tokens import Prompt, Tally
@@ -191,30 +192,46 @@ def read_counters(page: Page, model: str | None) -> Counters:
 
 
 # "[2026-11-29 21:14:36 DP0 TP0] Prefill batch, #new-seq: 18, #new-token: 4096, #cached-token: 17000, ..."; a full
-# stop after "batch" in 0.4, an iteration in brackets there in some versions, other fields after these.
-_LOGGED_AT = re.compile(r"\[(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)[^\] ]*((?: [A-Z]+\d+)*)\]")
+# stop after "batch" in 0.4, an iteration in brackets there in some versions, other fields after these. The tags of all
+# versions: DP, PP, ATTN_CP, MOE_DP, TP, EP.
 _PREFILL = re.compile(r"\bPrefill batch[^#]*#new-seq: \d+, #new-token: (\d+), #cached-token: (\d+)")
 _RETRACT = re.compile(r"#retracted_reqs: (\d+)")
+_RANK_TAG = re.compile(r"(?<![\w.:/=-])((?:[A-Z]+_)*[A-Z]{1,2}P)[-_=:]?(\d+)(?![\w.:/-])", re.IGNORECASE)
+_AFTER_TIME = re.compile(r"\[[^\]]*\d:\d\d\S*((?:[ ,]+[A-Z_]+\d+)+)\]")
+_OTHER_TAG = re.compile(r"([A-Z_]+?)_?(\d+)(?=[ ,]|$)")
+_JOINED = re.compile(r"(?<=\d)[_/|+](?=[A-Z])")  # DP0_TP3
 
 
 def read_log_line(line: str) -> LogEntry | None:
     """A line of a prefill batch, with tokens computed and found (together those looked up), or of a retraction.
 
-    A prompt's later chunks are batches of new tokens alone. Tensor and pipeline ranks repeat each other.
+    A prompt's later chunks are batches of new tokens alone. Only data-parallel ranks have a cache of their own.
     """
     prefill, retract = _PREFILL.search(line), _RETRACT.search(line)
-    if not (prefill or retract):
+    said = prefill or retract
+    if not said:
         return None
-    at = _LOGGED_AT.search(line)
-    ranks = at[7].split() if at else []
+    head = line[: said.start()]
+    tagged = _JOINED.sub(" ", head)
+    after_time = _AFTER_TIME.search(tagged)
+    found = _OTHER_TAG.findall(after_time[1]) if after_time else _RANK_TAG.findall(tagged)
+    tags = [(kind.upper(), int(number)) for kind, number in found]
+    # Attention may be data-parallel as well, with a cache for each rank; experts have none.
+    caches = sorted((kind != "DP", number) for kind, number in tags if _own_cache(kind))
     new, cached = map(int, prefill.groups()) if prefill else (0, 0)
     return LogEntry(
-        moment=tuple(map(int, at.groups()[:6])) if at else None,
-        rank=next((int(rank[2:]) for rank in ranks if rank.startswith("DP")), None),
-        replica=" ".join(rank for rank in ranks if not rank.startswith("DP")),
+        moment=moment_in(head) or dated_moment_in(line[said.end() :]),
+        rank=caches[0][1] if caches else None,
+        replica=" ".join(f"{kind}{number}" for kind, number in tags if not _own_cache(kind)),
         tally=Tally(new + cached, cached),
         preemptions=int(retract[1]) if retract else 0,
     )
+
+
+def _own_cache(kind: str) -> bool:
+    """Whether ranks of this kind are data-parallel; those of every other kind repeat each other's tokens."""
+    *before, last = kind.split("_")
+    return last == "DP" and not {"MOE", "EXPERT"} & set(before)
 
 
 def cache_model(facts: ServerFacts) -> CacheModel:

@@ -15,6 +15,7 @@ from hitlab.cache.model import CacheModel, Ranks
 from hitlab.cache.paged import PagedCache
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import Completion, Count, HttpRequest, LogEntry, Reply, ResetOutcome, ServerFacts, Size
+from hitlab.client.log_times import dated_moment_in, moment_in
 from hitlab.client.metrics_page import Page, readings, tokens
 from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.tokens import Prompt, Tally
@@ -186,9 +187,8 @@ def read_counters(page: Page, model: str | None) -> Counters:
 
 # "INFO 11-29 21:14:36 [loggers.py:335] Engine 000: ... Prefix cache hit rate: 82.7%, External prefix cache ...";
 # before the engine of today "GPU: 82.70%, CPU: 0.00%" after the colon, of which the pool in use is the larger.
-_LOGGED_AT = re.compile(r"\b[A-Z]+ (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _LOGGED_RANK = re.compile(r"\bEngine (\d+):")
-_LOGGED_RATE = re.compile(r"\bPrefix cache hit rate: (?:GPU: )?([\d.]+)%(?:, CPU: ([\d.]+)%)?")
+_LOGGED_RATE = re.compile(r"\bPrefix cache hit rate: (?:GPU: ([\d.]+)%, CPU: ([\d.]+)%|([\d.]+)%)")
 
 
 def read_log_line(line: str) -> LogEntry | None:
@@ -196,9 +196,9 @@ def read_log_line(line: str) -> LogEntry | None:
     rate = _LOGGED_RATE.search(line)
     if not rate:
         return None
-    at, rank = _LOGGED_AT.search(line), _LOGGED_RANK.search(line)
+    rank = _LOGGED_RANK.search(line)
     return LogEntry(
-        moment=tuple(map(int, at.groups())) if at else None,
+        moment=moment_in(line[: rate.start()]) or dated_moment_in(line[rate.end() :]),
         rank=int(rank[1]) if rank else None,
         window_hit_rate=round(max(float(percent) for percent in rate.groups() if percent) / 100, 4),
     )
