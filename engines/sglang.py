@@ -14,7 +14,6 @@ import msgspec
 
 from hitlab.cache.model import CacheModel, Ranks
 from hitlab.cache.radix import RadixCache
-from hitlab.client.counters import Counters, Part, Tiers
 from hitlab.client.dialect import (
     Completion,
     Count,
@@ -26,41 +25,23 @@ from hitlab.client.dialect import (
     Size,
     first_broken,
 )
-from hitlab.client.metrics_page import (
-    Owner,
-    Page,
-    Sample,
-    by_owner,
-    chosen_model,
-    in_words,
-    of_model,
-    readings,
-    tokens,
-)
+from hitlab.client.log_times import dated_moment_in, moment_in
+from hitlab.client.metrics_page import Page
 from hitlab.errors import MetricsError, RequestRefusedError
 from hitlab.tokens import Prompt, Tally
+
+from .metrics import sglang as metrics
 
 NAME = "sglang"
 TITLE = "SGLang"
 DEFAULT_BASE_URL = "http://127.0.0.1:30000"
 DEFAULT_BLOCK_TOKENS = 1
 FACT_PATHS: tuple[tuple[str, ...], ...] = (("/server_info", "/get_server_info"), ("/model_info", "/get_model_info"))
-METRIC_PREFIX = "sglang:"
-NO_METRICS = "start SGLang with --enable-metrics, or give measure its log with `log` FILE"
+METRIC_PREFIX, METRICS, NO_METRICS = metrics.PREFIX, metrics.METRICS, metrics.NO_METRICS
 NO_RESET = "measure with `cold_by` fresh-prefix"
 LOG_LACKS = ""
 
-_EFFECTIVE = "sglang:prefill_effective_tokens_total"  # 0.5.18 and newer; retracted requests not counted again
-_PROMPT, _CACHED = "sglang:prompt_tokens_total", "sglang:cached_tokens_total"  # the second from 0.4.4 on
-_REALTIME = "sglang:realtime_tokens_total"  # counts retracted requests again
-_EVICTED, _RETRACTED = "sglang:evicted_tokens_total", "sglang:num_retracted_requests_total"
-_COUNTED = (_EFFECTIVE, _PROMPT, _CACHED, _REALTIME)
-_PAGE_SIZE, _POOL_SIZE = "sglang:page_size", "sglang:max_total_num_tokens"
-_HIT_GAUGE, _RUNNING_GAUGE = "sglang:cache_hit_rate", "sglang:num_running_reqs"
-METRICS: tuple[str, ...] = (*_COUNTED, _EVICTED, _RETRACTED, _PAGE_SIZE, _POOL_SIZE, _HIT_GAUGE, _RUNNING_GAUGE)
-
-_BY_EFFECTIVE, _BY_CACHED = "sglang:prefill_effective_tokens", "sglang:prompt_tokens and cached_tokens"
-_BY_REALTIME = "sglang:realtime_tokens"
+read_counters = metrics.read_counters
 
 
 class _Finish(msgspec.Struct):
@@ -160,8 +141,8 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     """Facts from /server_info, whose page size is the effective one; the pool of one rank from the metrics."""
     said = [replies[path].read(_Info, TITLE) for path in FACT_PATHS[0] if path in replies]
     info = said[0] if said else _Info()
-    block_tokens = info.page_size or _gauge(page, _PAGE_SIZE)
-    capacity_tokens = _gauge(page, _POOL_SIZE) or info.max_total_num_tokens
+    block_tokens = info.page_size or _gauge(page, metrics.PAGE_SIZE)
+    capacity_tokens = _gauge(page, metrics.POOL_SIZE) or info.max_total_num_tokens
     chunk = info.chunked_prefill_size
     off = info.disable_radix_cache
     policy = info.radix_eviction_policy or "lru"
@@ -189,152 +170,47 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     )
 
 
-def read_counters(page: Page, model: str | None, version: str | None = None) -> Counters:
-    """Counters of each model and role, summed over data-parallel ranks; of ranks that repeat each other, one.
-
-    An empty page is a server before its first token. Hit modes, and cached_tokens, appear with their first token.
-    """
-    if not page.empty and not page.has(METRIC_PREFIX):
-        raise MetricsError("no sglang: metric on the page", todo=NO_METRICS)
-    owners = by_owner(page, _COUNTED)
-    parts = [_part(page, owner, series, version) for owner, series in owners.items()]
-    parts = [part for part in parts if part.pairs or part.halves]
-    gauge = page.told([_HIT_GAUGE])
-    busy = any(sample.value > 0 for name in (_HIT_GAUGE, _RUNNING_GAUGE) for sample in page.look(name))
-    if not parts and busy:
-        there = f"a gauge {gauge}" if gauge else ", ".join(page.examples(METRIC_PREFIX))
-        raise MetricsError(
-            f"this page has no token counters ({there})",
-            todo="is the page filtered on its way? name SGLang's own /metrics with `metrics_urls`",
-        )
-    only, note = chosen_model((part.model for part in parts), model)
-    return Counters(
-        parts=tuple(part for part in parts if only in (None, part.model)),
-        preemptions=tokens(of_model(page.named(_RETRACTED), only)) or 0,
-        evicted_tokens=tokens(of_model(page.named(_EVICTED), only)),
-        raw=readings(page, (*_COUNTED, _EVICTED, _RETRACTED), only),
-        notes=(note,) if note else (),
-    )
-
-
-def _part(page: Page, owner: Owner, series: Mapping[str, list[Sample]], version: str | None) -> Part:
-    """What one model in one role counts."""
-    pairs: dict[str, Tally] = {}
-    tiers: dict[str, Tiers] = {}
-    effective = series.get(_EFFECTIVE, [])
-    computed = tokens(effective, mode="input")
-    found = {mode: tokens(effective, mode=mode) or 0 for mode in ("device_hit", "host_hit", "storage_hit")}
-    if computed is not None:
-        hit = sum(found.values())
-        pairs[_BY_EFFECTIVE] = Tally(computed + hit, hit)
-        tiers[_BY_EFFECTIVE] = Tiers(local=found["device_hit"], host=found["host_hit"], storage=found["storage_hit"])
-    elif any(found.values()):
-        raise MetricsError(f'{_EFFECTIVE} has hits but no mode="input"')
-    prompted = tokens(series.get(_PROMPT, ()))
-    cached = _by_source(series.get(_CACHED, ()))
-    lacks = "" if cached or prompted is None else _no_cached(page, series[_PROMPT], version)
-    if prompted is not None and not lacks:
-        pairs[_BY_CACHED] = Tally(prompted, sum(cached.values()))
-        tiers[_BY_CACHED] = _tiers(cached)
-    computed = tokens(series.get(_REALTIME, ()), mode="prefill_compute")
-    if computed is not None:
-        hit = tokens(series.get(_REALTIME, ()), mode="prefill_cache") or 0
-        pairs[_BY_REALTIME] = Tally(computed + hit, hit)
-    return Part(
-        pairs=pairs,
-        tiers=tiers,
-        external=Tally(0, found["host_hit"] + found["storage_hit"]),
-        model=owner.model,
-        role=owner.role,
-        place=in_words(owner),
-        halves={_BY_CACHED: prompted} if lacks and prompted is not None else {},
-        lacks="" if pairs else lacks,
-        never=lacks != _NONE_YET,
-    )
-
-
-def _by_source(samples: Iterable[Sample]) -> dict[str, int]:
-    """Cached tokens by their label cache_source; a total is not added to what it is the total of."""
-    known = list(samples)
-    sources = {sample.labels.get("cache_source", "") for sample in known}
-    if len(sources) > 1:
-        sources -= {"total"}
-    counts = {
-        source: tokens(sample for sample in known if sample.labels.get("cache_source", "") == source)
-        for source in sorted(sources)
-    }
-    return {source: count for source, count in counts.items() if count is not None}
-
-
-def _tiers(cached: Mapping[str, int]) -> Tiers:
-    """The tiers that older counters tell apart; a source that no tier is known by leaves all of them unknown."""
-    storage = [source for source in cached if source.startswith("storage")]
-    if {*cached} - {"device", "host", *storage}:
-        return Tiers()
-    return Tiers(cached.get("device", 0), None, cached.get("host", 0), sum(cached[source] for source in storage))
-
-
-def _no_cached(page: Page, prompted: Iterable[Sample], version: str | None) -> str:
-    """Why cached tokens without a sample are not 0, in a sentence; "" where the page or the version says they are.
-
-    Versions before 0.4.4 have no such counter, the others show it with its first token. Those of today have labels on
-    prompt tokens that the old ones lacked. A gauge above 0 says that there were hits, so that they are missing.
-    """
-    gauge = page.told([_HIT_GAUGE])
-    newer = _release(version) >= _CACHED_SINCE or any(
-        label in sample.labels for sample in prompted for label in ("engine_type", "is_streaming")
-    )
-    had_hits = any(sample.value > 0 for sample in page.look(_HIT_GAUGE))
-    if not had_hits and (newer or page.starts_at_zero(_CACHED)):
-        return ""
-    if not had_hits and not version:
-        return _NONE_YET
-    if newer:
-        what = f"cached tokens are not on the page, though {version or 'this version'} counts them"
-    else:
-        what = f"cached tokens are not counted by this version ({version or 'not said'})"
-    return f"{what}; only the gauge {gauge}" if gauge else what
-
-
-_CACHED_SINCE = (0, 4, 4)
-_NONE_YET = "cached tokens are not on the page: none was found yet, or this version does not count them"
-
-
-def _release(version: str | None) -> tuple[int, ...]:
-    """The numbers that a version begins with; () where there are none.
-
-    >>> _release("0.5.5+emulated"), _release("0.4.3.post2"), _release(None)
-    ((0, 5, 5), (0, 4, 3), ())
-    """
-    found = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version or "")
-    return tuple(int(number or 0) for number in found.groups()) if found else ()
-
-
 # "[2026-11-29 21:14:36 DP0 TP0] Prefill batch, #new-seq: 18, #new-token: 4096, #cached-token: 17000, ..."; a full
-# stop after "batch" in 0.4, an iteration in brackets there in some versions, other fields after these.
-_LOGGED_AT = re.compile(r"\[(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)[^\] ]*((?: [A-Z]+\d+)*)\]")
+# stop after "batch" in 0.4, an iteration in brackets there in some versions, other fields after these. The tags of all
+# versions: DP, PP, ATTN_CP, MOE_DP, TP, EP.
 _PREFILL = re.compile(r"\bPrefill batch[^#]*#new-seq: \d+, #new-token: (\d+), #cached-token: (\d+)")
 _RETRACT = re.compile(r"#retracted_reqs: (\d+)")
+_RANK_TAG = re.compile(r"(?<![\w.:/=-])((?:[A-Z]+_)*[A-Z]{1,2}P)[-_=:]?(\d+)(?![\w.:/-])", re.IGNORECASE)
+_AFTER_TIME = re.compile(r"\[[^\]]*\d:\d\d\S*((?:[ ,]+[A-Z_]+\d+)+)\]")
+_OTHER_TAG = re.compile(r"([A-Z_]+?)_?(\d+)(?=[ ,]|$)")
+_JOINED = re.compile(r"(?<=\d)[_/|+](?=[A-Z])")  # DP0_TP3
 
 
 def read_log_line(line: str) -> LogEntry | None:
     """A line of a prefill batch, with tokens computed and found (together those looked up), or of a retraction.
 
-    A prompt's later chunks are batches of new tokens alone. Tensor and pipeline ranks repeat each other.
+    A prompt's later chunks are batches of new tokens alone. Only data-parallel ranks have a cache of their own.
     """
     prefill, retract = _PREFILL.search(line), _RETRACT.search(line)
-    if not (prefill or retract):
+    said = prefill or retract
+    if not said:
         return None
-    at = _LOGGED_AT.search(line)
-    ranks = at[7].split() if at else []
+    head = line[: said.start()]
+    tagged = _JOINED.sub(" ", head)
+    after_time = _AFTER_TIME.search(tagged)
+    found = _OTHER_TAG.findall(after_time[1]) if after_time else _RANK_TAG.findall(tagged)
+    tags = [(kind.upper(), int(number)) for kind, number in found]
+    # Attention may be data-parallel as well, with a cache for each rank; experts have none.
+    caches = sorted((kind != "DP", number) for kind, number in tags if _own_cache(kind))
     new, cached = map(int, prefill.groups()) if prefill else (0, 0)
     return LogEntry(
-        moment=tuple(map(int, at.groups()[:6])) if at else None,
-        rank=next((int(rank[2:]) for rank in ranks if rank.startswith("DP")), None),
-        replica=" ".join(rank for rank in ranks if not rank.startswith("DP")),
+        moment=moment_in(head) or dated_moment_in(line[said.end() :]),
+        rank=caches[0][1] if caches else None,
+        replica=" ".join(f"{kind}{number}" for kind, number in tags if not _own_cache(kind)),
         tally=Tally(new + cached, cached),
         preemptions=int(retract[1]) if retract else 0,
     )
+
+
+def _own_cache(kind: str) -> bool:
+    """Whether ranks of this kind are data-parallel; those of every other kind repeat each other's tokens."""
+    *before, last = kind.split("_")
+    return last == "DP" and not {"MOE", "EXPERT"} & set(before)
 
 
 def cache_model(facts: ServerFacts) -> CacheModel:

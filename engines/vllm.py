@@ -6,14 +6,13 @@ Measured on 0.32.0 (docs/engine-notes.md); names of older versions from public r
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from hitlab.cache.model import CacheModel, Ranks
 from hitlab.cache.paged import PagedCache
-from hitlab.client.counters import Counters, Part, Tiers
 from hitlab.client.dialect import (
     Completion,
     Count,
@@ -25,43 +24,23 @@ from hitlab.client.dialect import (
     Size,
     first_broken,
 )
-from hitlab.client.metrics_page import (
-    Owner,
-    Page,
-    Sample,
-    by_owner,
-    chosen_model,
-    in_words,
-    of_model,
-    readings,
-    tokens,
-)
-from hitlab.errors import MetricsError, RequestRefusedError
-from hitlab.tokens import NOTHING, Prompt, Tally
+from hitlab.client.log_times import dated_moment_in, moment_in
+from hitlab.client.metrics_page import Page, by_owner
+from hitlab.errors import RequestRefusedError
+from hitlab.tokens import Prompt
+
+from .metrics import vllm as metrics
 
 NAME = "vllm"
 TITLE = "vLLM"
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 DEFAULT_BLOCK_TOKENS = 16
 FACT_PATHS: tuple[tuple[str, ...], ...] = (("/version",), ("/v1/models",))
-METRIC_PREFIX = "vllm:"
-NO_METRICS = "start vLLM without --disable-log-stats, or name its own address with `metrics_urls`"
+METRIC_PREFIX, METRICS, NO_METRICS = metrics.PREFIX, metrics.METRICS, metrics.NO_METRICS
 NO_RESET = "start vLLM with VLLM_SERVER_DEV_MODE=1, or measure with `cold_by` fresh-prefix"
 LOG_LACKS = "vLLM's log gives only the hit rate of its last 1,000 requests, and no tokens"
 
-# The pair of today, and its name before it lost the gpu_. Around 0.10 a page has both, counting the same tokens.
-_PAIRS = ("vllm:prefix_cache", "vllm:gpu_prefix_cache")
-_HALVES = {pair: (f"{pair}_queries_total", f"{pair}_hits_total") for pair in _PAIRS}
-_EXTERNAL = ("vllm:external_prefix_cache_queries_total", "vllm:external_prefix_cache_hits_total")
-_APART = ("vllm:mm_cache_queries_total", "vllm:mm_cache_hits_total")
-_CREATED = tuple(f"{pair}_queries_created" for pair in _PAIRS)
-_PREEMPTIONS = "vllm:num_preemptions_total"
-_INFO, _DRAFTS = "vllm:cache_config_info", "vllm:spec_decode_num_drafts_total"
-_GAUGES = ("vllm:gpu_prefix_cache_hit_rate", "vllm:cpu_prefix_cache_hit_rate")  # of engine V0, which counted no tokens
-METRICS: tuple[str, ...] = (
-    *(name for names in _HALVES.values() for name in names),
-    *(*_EXTERNAL, *_APART, *_CREATED, _PREEMPTIONS, _INFO, _DRAFTS, *_GAUGES),
-)
+read_counters = metrics.read_counters
 
 
 class _Details(msgspec.Struct):
@@ -166,7 +145,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     version = replies["/version"].read(_Version, TITLE).version if "/version" in replies else None
     models = replies["/v1/models"].read(_Models, TITLE).listed() if "/v1/models" in replies else []
     model = _served(models, page)
-    infos = page.look(_INFO) if page else []
+    infos = page.look(metrics.INFO) if page else []
     labels = infos[0].labels if infos else {}
     ranks = max(1, len({info.labels.get("engine") for info in infos}))
     block_tokens = _number(labels, "prefix_match_unit", "hash_block_size", "block_size")
@@ -180,7 +159,7 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
     notes = []
     if labels.get("mamba_cache_mode", "none") != "none" or labels.get("sliding_window", "None") != "None":
         notes.append("hybrid or sliding-window model: the prefix formula is an upper bound")
-    if page and page.look(_DRAFTS):
+    if page and page.look(metrics.DRAFTS):
         notes.append("speculative decoding: some drafters make every hit one block shorter")
     return ServerFacts(
         version=version,
@@ -199,93 +178,17 @@ def read_facts(replies: Mapping[str, Reply], page: Page | None) -> ServerFacts:
 
 def _served(models: Sequence[_Model], page: Page | None) -> _Model:
     """The model to ask: the first that is listed and counted on the page, else the first, else the page's only one."""
-    owners = by_owner(page, (_HALVES[pair][0] for pair in _PAIRS), strict=False) if page else {}
+    owners = by_owner(page, metrics.QUERIES, strict=False) if page else {}
     counted = {owner.model for owner in owners} - {""}
     if models:
         return next((model for model in models if model.id in counted), models[0])
     return _Model(id=min(counted)) if len(counted) == 1 else _Model()
 
 
-def read_counters(page: Page, model: str | None, version: str | None = None) -> Counters:
-    """Counters of each model and server on the page, summed over the label `engine` (ranks)."""
-    owners = by_owner(page, (name for names in _HALVES.values() for name in names))
-    parts = {owner: _part(page, owner, series, _external(page, owner, owners)) for owner, series in owners.items()}
-    if not parts and not page.has("ray_vllm:"):  # Ray shows a counter with its first token
-        raise _no_counters(page, version)
-    if parts and not any(part.pairs for part in parts.values()):
-        raise MetricsError(next(part.lacks for part in parts.values()), todo="is the page filtered on its way?")
-    only, note = chosen_model((owner.model for owner in parts), model)
-    kept = [part for part in parts.values() if only in (None, part.model)]
-    read = [name for part in kept for pair in (*part.pairs, *part.halves) for name in _HALVES[pair]]
-    return Counters(
-        parts=tuple(kept),
-        preemptions=tokens(of_model(page.named(_PREEMPTIONS), only)) or 0,
-        raw=readings(page, (*read, *_EXTERNAL, *_APART, _PREEMPTIONS), only),
-        births=readings(page, _CREATED, only),
-        notes=(note,) if note else (),
-    )
-
-
-def _external(page: Page, owner: Owner, owners: Iterable[Owner]) -> Tally:
-    """What the tier behind an owner's cache counts; its labels need not be the cache's where they are clear anyway."""
-    alone = [other.model for other in owners].count(owner.model) == 1
-    queried, hit = (
-        tokens(
-            sample
-            for sample in page.named(name)
-            if Owner.of(sample) == owner or (alone and Owner.of(sample).model == owner.model)
-        )
-        for name in _EXTERNAL
-    )
-    return Tally(queried or 0, hit or 0)
-
-
-def _part(page: Page, owner: Owner, series: Mapping[str, list[Sample]], external: Tally) -> Part:
-    """What one model or server on the page counts; without a pair where half of it is missing and not known to be 0."""
-    pairs, halves, lacks = {}, {}, ""
-    for pair, names in _HALVES.items():
-        counts = [tokens(series.get(name, ())) for name in names]
-        if None not in counts or (any(count is not None for count in counts) and _is_zero(page, names, counts)):
-            pairs = {pair: Tally(counts[0] or 0, counts[1] or 0)}
-        elif counts != [None, None]:
-            there, missing = names if counts[1] is None else reversed(names)
-            lacks = f"only one of a pair is on the page: {there}, and no {missing}"
-            halves = {pair: counts[0] or 0}
-        if pairs or halves:
-            break
-    return Part(
-        pairs=pairs,
-        halves=halves,
-        lacks=lacks,
-        tiers={pair: Tiers(local=tally.hit_tokens, external=external.hit_tokens) for pair, tally in pairs.items()},
-        external=external if pairs else NOTHING,
-        model=owner.model,
-        role=owner.role,
-        place=in_words(owner),
-    )
-
-
-def _is_zero(page: Page, names: Sequence[str], counts: Sequence[int | None]) -> bool:
-    return all(page.starts_at_zero(name) for name, count in zip(names, counts, strict=True) if count is None)
-
-
-def _no_counters(page: Page, version: str | None) -> MetricsError:
-    """Why there is no pair, by what the page has instead."""
-    if said := page.told(_GAUGES):
-        who = version or "this version"
-        return MetricsError(f"{who} has a gauge ({said}) and no counters", todo="upgrade vLLM, or read the gauge")
-    what = f"no {_HALVES[_PAIRS[0]][0]} on the page"
-    if names := page.examples(METRIC_PREFIX):
-        what += f", which has {', '.join(names)}"
-        return MetricsError(what, todo="is the page filtered on its way? name vLLM's own /metrics with `metrics_urls`")
-    return MetricsError(f"an empty page: {what}" if page.empty else what, todo=NO_METRICS)
-
-
 # "INFO 11-29 21:14:36 [loggers.py:335] Engine 000: ... Prefix cache hit rate: 82.7%, External prefix cache ...";
 # before the engine of today "GPU: 82.70%, CPU: 0.00%" after the colon, of which the pool in use is the larger.
-_LOGGED_AT = re.compile(r"\b[A-Z]+ (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)\b")
 _LOGGED_RANK = re.compile(r"\bEngine (\d+):")
-_LOGGED_RATE = re.compile(r"\bPrefix cache hit rate: (?:GPU: )?([\d.]+)%(?:, CPU: ([\d.]+)%)?")
+_LOGGED_RATE = re.compile(r"\bPrefix cache hit rate: (?:GPU: ([\d.]+)%, CPU: ([\d.]+)%|([\d.]+)%)")
 
 
 def read_log_line(line: str) -> LogEntry | None:
@@ -293,9 +196,9 @@ def read_log_line(line: str) -> LogEntry | None:
     rate = _LOGGED_RATE.search(line)
     if not rate:
         return None
-    at, rank = _LOGGED_AT.search(line), _LOGGED_RANK.search(line)
+    rank = _LOGGED_RANK.search(line)
     return LogEntry(
-        moment=tuple(map(int, at.groups())) if at else None,
+        moment=moment_in(line[: rate.start()]) or dated_moment_in(line[rate.end() :]),
         rank=int(rank[1]) if rank else None,
         window_hit_rate=round(max(float(percent) for percent in rate.groups() if percent) / 100, 4),
     )

@@ -25,7 +25,6 @@ from hitlab.measurement.asked import Asked
 from hitlab.measurement.lab import LabRun
 from hitlab.report import lab_plot
 from hitlab.results import store
-from hitlab.results.lab_result import LabResult
 from hitlab.results.reproduce import lab_command
 from hitlab.servers.cpu.recipe import load_cpu_recipe
 
@@ -158,7 +157,10 @@ def run(
         "--log": log,
     }
     command = lab_command(name, engine, where, options)
-    _run(LabRun(name, lab, command, seed, quick, cold_by, log), targets, out, as_json)
+    _run(LabRun(name.lower(), lab, command, seed, quick, cold_by, log), targets, out, as_json)
+
+
+_NOTHING = "nothing had been measured yet"
 
 
 def _run(lab_run: LabRun, targets: list[_target.Target], out: Path, as_json: bool) -> None:
@@ -166,39 +168,45 @@ def _run(lab_run: LabRun, targets: list[_target.Target], out: Path, as_json: boo
     if any(where.emulate for where in targets):
         print("EMULATED: a model of the engine answers, nothing here is a measurement of a real one", file=sys.stderr)
     stopped: Exception | None = None
+    path: Path | None = None
     try:
         for where in targets:
             with where.connected(connections=64) as (loop, client), progress(f"lab {lab_run.name}") as told:
-                loop.run(lab_run.on(client, where.asked, told))
-        lab_run.complete = True
+                try:
+                    loop.run(lab_run.on(client, where.asked, told))
+                    lab_run.complete = where is targets[-1]
+                except BaseException:  # before a server of ours is ended, which may take a while
+                    path = _saved(lab_run, out)
+                    raise
     except KeyboardInterrupt:
-        stopped = InterruptedRunError("interrupted", todo="the points that were measured are kept")
+        stopped = InterruptedRunError("interrupted", todo=f"what was measured is in {path}" if path else _NOTHING)
     except Exception as error:  # as when the server dies: what was measured before is worth as much
         stopped = error
-    result = lab_run.result()
-    if not result.parts:
-        raise stopped or UsageError(f"lab {lab_run.name} has no points on this server")
     try:
-        with _signals.held():
-            path = _keep(result, out)
+        path = path or _saved(lab_run, out)
+        if path is None:
+            raise stopped or UsageError(f"lab {lab_run.name} has no points on this server")
+        print(f"result: {path}", file=sys.stderr, flush=True)
+        result = lab_run.result()
+        files.write_new(out, path.stem, lab_plot.svg(result).encode(), ".svg")
+        files.write_new(out, path.stem, lab_plot.png(result), ".png")
+        print("beside it .svg and .png", file=sys.stderr, flush=True)
     except KeyboardInterrupt:
-        raise InterruptedRunError("interrupted", todo=f"the result is {path}") from None
+        raise InterruptedRunError("interrupted", todo=f"the result is {path}" if path else _NOTHING) from None
     if as_json:
         opt.print_json(result)
     else:
         print_lab(result)
-    print(f"result: {path}, beside it .svg and .png", file=sys.stderr)
     if stopped:
         raise stopped
     raise typer.Exit(result.exit_status)
 
 
-def _keep(result: LabResult, out: Path) -> Path:
-    """Write the result and then its pictures, all under one name that no file had; returns the result's file."""
-    path = store.save_lab(result, out, beside=(".svg", ".png"))
-    files.write_new(out, path.stem, lab_plot.svg(result).encode(), ".svg")
-    files.write_new(out, path.stem, lab_plot.png(result), ".png")
-    return path
+def _saved(lab_run: LabRun, out: Path) -> Path | None:
+    """Save what has been found so far, under a name that the pictures can have, too; None where nothing was."""
+    with _signals.held():
+        result = lab_run.result()
+        return store.save_lab(result, out, beside=(".svg", ".png")) if result.parts else None
 
 
 def _block_sizes(text: str | None) -> list[int | None]:

@@ -100,19 +100,23 @@ def command(
             sweep_runner.run(wanted, curves, workers, partial, on_progress)
     except KeyboardInterrupt:
         kept = f"{len(wanted.points):,} of {wanted.size:,} points are kept in {partial}"
+        kept += f", and not written to {' and '.join(map(str, filter(None, (csv, plot))))}" if csv or plot else ""
         stopped = InterruptedRunError(f"interrupted, {kept}", todo="the same command goes on from there")
     points = wanted.ordered()
     block_bytes = token_bytes * requests.block_tokens if token_bytes else None
+    # Files before the screen, which may be a full disk or a pipe that is closed. The points of a sweep that was stopped
+    # are in its partial file: they are no reason to replace yesterday's whole table and picture.
+    if csv and not stopped:
+        _points.write(points, csv, block_bytes)
+        _say(f"csv: {csv}")
+    if plot and points and not stopped:
+        _sweep_result.draw(wanted, points, plot, trace, weight, block_bytes)
+        _say(f"plot: {plot}")
     if as_json:
         opt.print_json(_sweep_result.document(wanted, points, trace, warmup, block_bytes, stopped is None))
     else:
         _sweep_result.print_points(wanted, points, trace, warmup, weight, block_bytes)
-    if csv:
-        _points.write(points, csv, block_bytes)
-        _say(f"csv: {csv}")
-    if plot and points:
-        _sweep_result.draw(wanted, points, plot, trace, weight, block_bytes)
-        _say(f"plot: {plot}")
+    sys.stdout.flush()
     if stopped:
         raise stopped
     if requests_out:
@@ -121,6 +125,7 @@ def command(
                 write(replayed, {"policy": label, "capacity_blocks": replayed.capacity_blocks})
                 on_progress(number, wanted.size)
         _say(f"requests: {requests_out}")
+    partial.unlink(missing_ok=True)
 
 
 def _say(line: str) -> None:

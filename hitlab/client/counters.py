@@ -1,6 +1,5 @@
 """An engine's token counters at one moment, and waiting until they hold everything that was sent."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -267,6 +266,8 @@ async def wait_for_counters(
     After `patience_s` seconds the last reading is returned as it is. Counters that restarted since `last` are
     returned at once, and the caller has to notice.
     """
+    import asyncio  # slow, and `predict` waits for nothing
+
     deadline = time.monotonic() + patience_s
     previous: Counters | None = None
     pause_s = _POLL_S

@@ -126,8 +126,9 @@ class ResetOutcome:
 class LogEntry:
     """What one line of an engine's log says of its prefix cache. None and "" mean that the line does not say.
 
-    `moment` is the time as printed, from the largest unit (year or month) to seconds. A hit rate of a sliding
-    window can't be added up, because the line does not say of how many tokens it is.
+    `moment` is the time as printed, from the largest unit said (year, month or hour) to seconds. A hit rate of a
+    sliding window can't be added up, because the line does not say of how many tokens it is. `source` and `process`
+    are not for the engine's reader to say: they are what stood around its line.
     """
 
     moment: tuple[int, ...] | None
@@ -136,6 +137,8 @@ class LogEntry:
     tally: Tally | None = None
     window_hit_rate: float | None = None  # 0 to 1
     preemptions: int = 0
+    source: tuple[tuple[str, str], ...] = ()  # which server wrote it: ("pod", "vllm-a"), ...
+    process: str = ""  # which process of it, where the logger says
 
 
 class EngineApi(Protocol):
@@ -191,7 +194,10 @@ class EngineApi(Protocol):
         ...
 
     def read_log_line(self, line: str) -> LogEntry | None:
-        """What a line of its log says; None where it says nothing of the cache."""
+        """What a line of its log, without colours, says; None where it says nothing of the cache.
+
+        Its time is the last one before the message.
+        """
         ...
 
     def cache_model(self, facts: ServerFacts) -> CacheModel:

@@ -4,78 +4,37 @@ A log is for eyeballing: lines are lost, cut and late, and a sliding window smea
 Counters are for measuring.
 """
 
+import codecs
+import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field
 from io import BufferedReader, TextIOWrapper
-from itertools import groupby
 from pathlib import Path
 from typing import cast
 
 from hitlab.client.counters import Counters, Part
 from hitlab.client.dialect import EngineApi, LogEntry
+from hitlab.client.log_documents import LogLines
+from hitlab.client.log_interval import Between, days_of, in_time_order
+from hitlab.client.log_servers import RankLog, Servers, servers_of
+from hitlab.client.log_times import Moment
 from hitlab.errors import InputError, MetricsError, UsageError
 from hitlab.files import ArchiveError, as_file, pieces_of, unpacked
-from hitlab.tokens import NOTHING, Tally
+from hitlab.tokens import Tally
 
 FOR_EYEBALLING = "a log is for eyeballing: lines can be lost or late; measure with the counters (watch, measure)"
 
-Moment = tuple[int, ...]
-_MOMENT = re.compile(r"(?:(?:(\d{4})-)?(\d\d)-(\d\d)[ T])?(\d\d):(\d\d)(?::(\d\d))?")
-_TIME_OF_DAY = 3  # hour, minute, second
-_TIME_FORM = "give HH:MM[:SS], with MM-DD or YYYY-MM-DD before it"
-_LEAP_YEAR = ("2000", "01", "01", "00", "00", "00")  # what a bound does not say: 02-29 is a day of some year
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """An interval of a log, both ends included; None is open.
-
-    Only what both a bound and a line say is compared: a line without a year is in every year.
-
-    >>> between = Between.parse("11-29 21:14", "11-29 21:15")
-    >>> [(2026, 11, 29, 21, 15, 59) in between, (11, 29, 21, 16, 0) in between]
-    [True, False]
-    """
-
-    since: Moment | None = None
-    until: Moment | None = None
-
-    @classmethod
-    def parse(cls, since: str | None, until: str | None) -> "Between":
-        """Bounds as [[YYYY-]MM-DD ]HH:MM[:SS]; without seconds, the whole minute is in. Raises UsageError."""
-        return cls(_moment("`since`", since, "00"), _moment("`until`", until, "59"))
-
-    @property
-    def open(self) -> bool:
-        """Whether every line is in it."""
-        return self.since is None and self.until is None
-
-    @property
-    def needs_one_day(self) -> bool:
-        """Whether a bound says a time of day and no date."""
-        return any(bound is not None and len(bound) == _TIME_OF_DAY for bound in (self.since, self.until))
-
-    def __contains__(self, moment: Moment) -> bool:
-        after = self.since is None or _compared(self.since, moment) <= _compared(moment, self.since)
-        return after and (self.until is None or _compared(moment, self.until) <= _compared(self.until, moment))
-
-
-@dataclass(frozen=True, slots=True)
-class RankLog:
-    """What the log says of one data-parallel rank or, where `rank` is None, of all of them.
-
-    Window rates of several ranks are not combined: nothing says how many tokens each is of.
-    """
-
-    rank: int | None
-    entries: int
-    tally: Tally | None  # None where no line counts tokens
-    last_window_hit_rate: float | None
-    min_window_hit_rate: float | None
-    max_window_hit_rate: float | None
+# Marks of byte order, the longer ones first: that of UTF-32 begins as that of UTF-16 does.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+    (codecs.BOM_UTF8, "utf-8-sig"),
+)
+_MARK_BYTES = 4
 
 
 @dataclass(slots=True)
@@ -84,8 +43,8 @@ class LogReading:
 
     between: Between = field(default_factory=Between)
     entries: list[LogEntry] = field(default_factory=list)
-    undated: int = 0  # entries without a time, which no interval can hold
-    outside: int = 0
+    undated: int = 0  # entries left out because they have no time that can be read
+    outside: int = 0  # entries left out because their time is not in the interval
 
     def add(self, entry: LogEntry) -> None:
         """Take one more entry, if it lies in the interval."""
@@ -100,8 +59,8 @@ class LogReading:
 
     @property
     def tally(self) -> Tally:
-        """Tokens of all ranks."""
-        return _tally(self.entries)
+        """Tokens of all servers and ranks."""
+        return self.servers().tally
 
     @property
     def preemptions(self) -> int:
@@ -110,20 +69,17 @@ class LogReading:
 
     @property
     def moments(self) -> tuple[Moment, Moment] | None:
-        """The first and the last time in the log's order."""
-        dated = [entry.moment for entry in self.entries if entry.moment]
-        return (dated[0], dated[-1]) if dated else None
+        """The earliest and the latest time, whatever the log's order; None without a time."""
+        dated = in_time_order([entry for entry in self.entries if entry.moment])
+        return (dated[0].moment or (), dated[-1].moment or ()) if dated else None
+
+    def servers(self) -> Servers:
+        """The entries by the server that wrote them."""
+        return servers_of(self.entries)
 
     def ranks(self) -> list[RankLog]:
-        """What each rank says that names itself, in order; last, all ranks together."""
-        by_rank = sorted((entry for entry in self.entries if entry.rank is not None), key=_rank)
-        named = [_rank_log(rank, list(entries)) for rank, entries in groupby(by_rank, _rank)]
-        everything = _rank_log(None, self.entries)
-        if len(named) > 1:
-            everything = replace(
-                everything, last_window_hit_rate=None, min_window_hit_rate=None, max_window_hit_rate=None
-            )
-        return [*named, everything]
+        """What each rank of each server says that names itself, in order; last, everything together."""
+        return self.servers().ranks()
 
 
 def read_log(
@@ -131,89 +87,40 @@ def read_log(
 ) -> LogReading:
     """Read a whole log. Raises UsageError for times of day in a log of several days."""
     reading = LogReading(between or Between())
-    days: set[Moment] = set()
-    for line in lines:
-        entry = read_line(line)
-        if entry is not None:
-            reading.add(entry)
-            if entry.moment:
-                days.add(entry.moment[:-_TIME_OF_DAY])
-    if reading.between.needs_one_day and len(days) > 1:
-        raise UsageError(
-            f"the log has lines of {len(days):,} days", todo="give `since` and `until` a date, as 11-29 21:14"
-        )
+    moments: set[Moment] = set()
+    for entry in LogLines(read_line).all_entries(lines):
+        reading.add(entry)
+        if entry.moment and reading.between.needs_one_day:
+            moments.add(entry.moment)
+    if (days := days_of(moments)) > 1:
+        raise UsageError(f"the log has lines of {days:,} days", todo="give `since` and `until` a date, as 11-29 21:14")
     return reading
 
 
-def in_words(moment: Moment) -> str:
-    """A moment as a log prints it.
-
-    >>> in_words((11, 29, 21, 4, 6)), in_words((2026, 11, 29, 21, 4, 6))
-    ('11-29 21:04:06', '2026-11-29 21:04:06')
-    """
-    date, time = moment[:-_TIME_OF_DAY], moment[-_TIME_OF_DAY:]
-    return f"{'-'.join(f'{part:02}' for part in date)} {':'.join(f'{part:02}' for part in time)}".strip()
-
-
-def _moment(option: str, text: str | None, seconds: str) -> Moment | None:
-    if text is None:
-        return None
-    found = _MOMENT.fullmatch(text.strip())
-    if not found:
-        raise UsageError(f"{option} {text!r} is no time", todo=_TIME_FORM)
-    parts = (*found.groups()[:5], found[6] or seconds)
-    whole = [part or default for part, default in zip(parts, _LEAP_YEAR, strict=True)]
-    try:
-        datetime.fromisoformat("{}-{}-{}T{}:{}:{}".format(*whole))
-    except ValueError as error:
-        raise UsageError(f"{option} {text!r} is no time: {error}", todo=_TIME_FORM) from None
-    return tuple(int(part) for part in parts if part is not None)
-
-
-def _compared(moment: Moment, other: Moment) -> Moment:
-    """The units of a moment that the other moment has as well."""
-    return moment[-min(len(moment), len(other)) :]
-
-
-def _rank(entry: LogEntry) -> int:
-    return -1 if entry.rank is None else entry.rank
-
-
-def _tally(entries: Iterable[LogEntry]) -> Tally:
-    """Tokens added up over the ranks; of replicas that report the same tokens, only the one that reports most."""
-    sums: dict[int, dict[str, Tally]] = {}
-    for entry in entries:
-        replicas = sums.setdefault(_rank(entry), {})
-        replicas[entry.replica] = replicas.get(entry.replica, NOTHING) + (entry.tally or NOTHING)
-    return sum((max(each.values(), key=lambda tally: tally.queried_tokens) for each in sums.values()), NOTHING)
-
-
-def _rank_log(rank: int | None, entries: list[LogEntry]) -> RankLog:
-    rates = [entry.window_hit_rate for entry in entries if entry.window_hit_rate is not None]
-    counted = any(entry.tally is not None for entry in entries)
-    return RankLog(
-        rank=rank,
-        entries=len(entries),
-        tally=_tally(entries) if counted else None,
-        last_window_hit_rate=rates[-1] if rates else None,
-        min_window_hit_rate=min(rates, default=None),
-        max_window_hit_rate=max(rates, default=None),
-    )
-
-
 def log_lines(path: Path) -> Iterator[str]:
-    """The lines of a log, plain, gzipped or zstandard-compressed; `-` is stdin. Raises InputError."""
+    """The lines of a log, plain, gzipped or zstandard-compressed; `-` is stdin. Raises InputError.
+
+    They are UTF-8 or what a mark of byte order says. Of a last line without an end the last number may be cut short,
+    and is left out where nothing follows it.
+    """
     name = "stdin" if str(path) == "-" else str(path)
     try:
         with (
             cast(BufferedReader, sys.stdin.buffer) if name == "stdin" else path.open("rb") as file,
-            TextIOWrapper(as_file(unpacked(pieces_of(file))), encoding="utf-8", errors="replace") as text,
+            as_file(unpacked(pieces_of(file))) as content,
+            TextIOWrapper(content, encoding=_encoding(content.peek(_MARK_BYTES)), errors="replace") as text,
         ):
-            yield from text
+            for line in text:
+                yield line if line.endswith("\n") else re.sub(r"[\d.]+$", "", line)
     except ArchiveError as error:
         raise InputError(f"damaged archive: {error.detail}", where=name, todo="get the file again") from None
     except OSError as error:
         raise InputError(error.strerror or str(error), where=name, todo="is that the right file?") from None
+
+
+def _encoding(begin: bytes) -> str:
+    """The encoding that a file's first bytes are marked with; UTF-8 without a mark."""
+    return next((name for mark, name in _MARKS if begin.startswith(mark)), "utf-8")
 
 
 class FollowedLog:
@@ -222,28 +129,42 @@ class FollowedLog:
     def __init__(self, engine: EngineApi, path: Path) -> None:
         """Raises InputError without a file."""
         self._engine, self.path = engine, path
-        self._reading = LogReading()
-        self._begun = b""  # of a line that is not whole yet
-        self.inode, self._offset = self._stat()
+        self._begun = ""  # of a line that is not whole yet
+        self.inode, size = self._stat()
+        self._start_over()
+        self._offset = size - size % self._unit_bytes
 
     def read(self) -> LogReading:
         """What the added lines say. A log cut or replaced starts over; without it MetricsError is raised."""
         try:
             inode, size = self._stat()
             if inode != self.inode or size < self._offset:
-                self._reading, self._begun, self.inode, self._offset = LogReading(), b"", inode, 0
+                self.inode, self._offset = inode, 0
+            if self._offset == 0:
+                self._start_over()
             with self.path.open("rb") as file:
                 file.seek(self._offset)
                 added = file.read()
         except (OSError, InputError):
             raise MetricsError("the log is gone", where=str(self.path)) from None
         self._offset += len(added)
-        *whole, self._begun = (self._begun + added).split(b"\n")
+        *whole, self._begun = (self._begun + self._decoder.decode(added)).split("\n")
         for line in whole:
-            entry = self._engine.read_log_line(line.decode(errors="replace"))
-            if entry is not None:
+            for entry in self._lines.entries(line):
                 self._reading.add(entry)
         return self._reading
+
+    def _start_over(self) -> None:
+        """Forget what was read, and find the encoding of the file. Raises OSError."""
+        with self.path.open("rb") as file:
+            begin = file.read(_MARK_BYTES)
+        encoding = _encoding(begin)
+        self._unit_bytes = {"utf-16": 2, "utf-32": 4}.get(encoding, 1)
+        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        decoder.decode(next((mark for mark, _ in _MARKS if begin.startswith(mark)), b""))  # the rest is in its order
+        self._decoder = io.IncrementalNewlineDecoder(decoder, translate=True)
+        self._reading, self._lines = LogReading(), LogLines(self._engine.read_log_line)
+        self._begun = ""
 
     def _stat(self) -> tuple[int, int]:
         try:

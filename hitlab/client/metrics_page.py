@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from hitlab.errors import MetricsError
 
 # Tensor, pipeline and expert ranks of one replica all report the same tokens (field reports; SGLang with
@@ -315,6 +313,8 @@ def _samples(lines: Sequence[str]) -> Iterator[tuple[Sample | None, str]]:
 
 def _by_library(text: str) -> list[Sample]:
     """Nothing where a line is malformed."""
+    from prometheus_client.parser import text_string_to_metric_families  # slow, and `predict` reads no page
+
     try:
         # The classic parser reads OpenMetrics too; the OpenMetrics one refuses most classic pages.
         return [

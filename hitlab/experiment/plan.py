@@ -54,7 +54,8 @@ def plan(experiment: Experiment, ranks: int) -> Plan:
     """
     check_numbers(experiment)
     workload = load_workload(experiment.workload)
-    if experiment.break_mode != "none" and not workload.BREAKABLE:
+    broken = experiment.break_mode.lower() != "none"
+    if broken and (workload.SEQUENTIAL or not workload.BREAKABLE):  # the closed form of a break knows no answers
         raise UsageError(f"{experiment.workload} has no breaks", todo="leave out `break_mode`")
     if experiment.concurrency > 1 and workload.SEQUENTIAL:
         raise UsageError(
@@ -63,7 +64,8 @@ def plan(experiment: Experiment, ranks: int) -> Plan:
     shape = workload.fit(experiment.shape)
     unbroken = workload.phases(shape, experiment.output_tokens, ranks)
     steps = outline(load_break(experiment.break_mode), shape, experiment.options, unbroken)
-    return Plan(replace(experiment, shape=shape), tuple(steps))
+    named = replace(experiment, workload=experiment.workload.lower(), break_mode=experiment.break_mode.lower())
+    return Plan(replace(named, shape=shape), tuple(steps))
 
 
 def check_numbers(experiment: Experiment) -> None:
@@ -88,4 +90,9 @@ def outline(how: Break, shape: SharedPrefix, options: BreakOptions, unbroken: Se
             todo=f"give an index from 0 to {shape.prefix_tokens - 1}",
         )
     steps: list[Act | Send] = [Act.RESET, *map(Send, unbroken), *how.steps(shape, options)]
+    for step in steps:
+        if isinstance(step, Send) and step.phase.requests < 0:
+            raise UsageError(
+                f"the phase {step.phase.name} of {step.phase.requests} requests", todo="send more requests"
+            )
     return [step for step in steps if not (isinstance(step, Send) and step.phase.requests == 0)]

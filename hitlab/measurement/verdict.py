@@ -97,12 +97,17 @@ def _after_flood(by_role: Mapping[Role, _Passed], whole: int) -> Verdict | None:
     if recovery.hit_tokens:
         return Verdict(
             "evicted",
-            f"After the flood one request hit {probe.hit_tokens:,} tokens instead of {whole:,}; the ones "
+            f"After the flood {_requests(probe.requests)} hit {probe.hit_tokens:,} tokens instead of "
+            f"{probe.requests * whole:,}; the ones "
             "after it hit again with nothing changed: the prefix was right, its blocks were gone.",
         )
     if not recovery.predicted_tokens:
         return Verdict("cannot tell", "Too few requests to see a prefix come back after the flood: send more.")
     return Verdict("cannot tell", "After the flood nothing hits any more, not even a request's repeat.")
+
+
+def _requests(number: int) -> str:
+    return "one request" if number == 1 else f"{number:,} requests"
 
 
 def _after_break(by_role: Mapping[Role, _Passed], whole: int) -> Verdict | None:

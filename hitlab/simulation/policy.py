@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hitlab import families
-from hitlab.errors import UsageError
+from hitlab.errors import HitlabError, InputError, UsageError
 from hitlab.simulation.curve import Curve
 from hitlab.traces.trace import Trace
 
@@ -84,6 +84,8 @@ class RequestPolicy(_AnyPolicy, Protocol):
 
 
 Policy = BlockPolicy | RequestPolicy
+_OFFERED = ("NAME", "VARIANT", "UNIT", "BOUNDED", "CURVE", "new", "size_blocks", "invariant_violations")
+_HOW_TO = "docs/policies.md shows what a policy's file holds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +141,24 @@ def check(policy: Policy, capacity_blocks: int, options: Mapping[str, Option] | 
             takes = f"takes {', '.join(known)}" if known else "takes none"
             raise UsageError(f"{policy.NAME} has no option {name}", todo=f"it {takes}")
     effective = known | dict(options or {})
-    policy.new(Trace.of([], 1), capacity_blocks, **effective)
+    try:
+        policy.new(Trace.of([], 1), capacity_blocks, **effective)
+    except HitlabError:
+        raise
+    except Exception as error:  # of the file's author
+        what = f"`new` failed: {type(error).__name__}: {error}"
+        raise InputError(what, where=str(policy.__file__), todo=_HOW_TO) from error
     return effective
 
 
 def load_policy(name: str) -> Policy:
-    """The policy of this name, in any case. Raises UsageError for an unknown one."""
-    return cast(Policy, families.load("policies", name))
+    """The policy of this name, in any case.
+
+    Raises UsageError for an unknown one, InputError for a file that does not offer what a policy has to.
+    """
+    module = families.load("policies", name)
+    rules = ("serve",) if getattr(module, "UNIT", "") == "request" else ("resident", "access")
+    missing = [each for each in (*_OFFERED, *rules) if not hasattr(module, each)]
+    if missing:
+        raise InputError(f"offers no {' and no '.join(missing)}", where=str(module.__file__), todo=_HOW_TO)
+    return cast(Policy, module)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from hitlab.errors import HitlabError
+from hitlab.errors import HitlabError, InputError
 from hitlab.simulation.policy import BlockPolicy, Cache, Kernel, Option, Policy, RequestPolicy, check
 from hitlab.tokens import Tally
 from hitlab.traces.trace import Trace
@@ -83,7 +83,19 @@ def replay(
     effective = check(policy, capacity_blocks, options)
     state = policy.new(trace, capacity_blocks, **effective)
     hit_blocks = np.zeros(trace.requests, np.int64)
-    (kernel or compiled(policy))(state, trace.blocks.view(np.uint32), trace.starts, hit_blocks)
+    try:
+        (kernel or compiled(policy))(state, trace.blocks.view(np.uint32), trace.starts, hit_blocks)
+    except Exception as error:
+        from numba.core.errors import NumbaError
+
+        if not isinstance(error, NumbaError):
+            raise
+        reason = next(filter(None, map(str.strip, str(error).splitlines())), "no reason is given")
+        raise InputError(
+            f"its rules can't be compiled: {reason}",
+            where=str(policy.__file__),
+            todo="rules take numbers, the cache's arrays and other rules, and make no arrays: see docs/policies.md",
+        ) from error
     if check_invariants and (violations := policy.invariant_violations(state)):
         raise HitlabError(
             f"the {policy.NAME} kernel broke its own rules: {'; '.join(violations)}",

@@ -66,7 +66,10 @@ def check(choices: Sequence[Choice], capacities: Sequence[int]) -> None:
 
 
 def run(wanted: Sweep, curves: Curves, workers: Workers, partial: Path, on_progress: OnProgress) -> None:
-    """Make the missing points. Those finished before an error or Ctrl-C stay in `wanted` and in the partial file."""
+    """Make the missing points. Each is in `wanted` and in the partial file as soon as it is finished.
+
+    The partial file stays, also of a sweep that is complete: remove it once its points are written elsewhere.
+    """
     wanted.points |= _kept(partial)
     try:
         with _keeping(partial) as keep:
@@ -81,7 +84,6 @@ def run(wanted: Sweep, curves: Curves, workers: Workers, partial: Path, on_progr
     except KeyboardInterrupt:
         wanted.points |= _kept(partial)  # it may come between the two lines that a point takes
         raise
-    partial.unlink(missing_ok=True)
 
 
 def partial_file(folder: Path, wanted: Sweep) -> Path:

@@ -146,9 +146,8 @@ def test_lab_keeps_the_points_it_has(start: Start, tmp_path: Path, number: int, 
         assert server.hanging.wait(60)
         process.send_signal(number)
         left, _, lines = ended(process)
-    assert left == status
-    assert lines[-1] == "hitlab: interrupted; the points that were measured are kept"
     (kept,) = store.kept_labs(tmp_path)
+    assert (left, lines[-1]) == (status, f"hitlab: interrupted; what was measured is in {kept}")
     assert 0 < sum(len(part.trials) for part in store.load_lab(kept).parts) < 7
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".json", ".png", ".svg"]
 
@@ -166,14 +165,15 @@ def test_record_keeps_the_sequences_it_has(start: Start, tmp_path: Path, number:
 
 
 @pytest.mark.parametrize(("number", "status"), STOPS)
-def test_sweep_keeps_its_points_and_writes_them(
+def test_sweep_keeps_its_points_and_leaves_the_files_of_a_whole_one(
     start: Start, root: Path, tmp_path: Path, number: int, status: int
 ) -> None:
     (tmp_path / "results").mkdir()
-    csv = tmp_path / "points.csv"
+    csv, plot = tmp_path / "points.csv", tmp_path / "points.svg"
+    csv.write_text("yesterday's")
     process = start(
         *("sweep", root / "examples" / "chats.jsonl.gz", "--policy", "belady", "--capacity", "100:30000:lin20000"),
-        *("--jobs", "1", "--json", "--csv", csv, "--out", tmp_path / "results"),
+        *("--jobs", "1", "--json", "--csv", csv, "--force", "--plot", plot, "--out", tmp_path / "results"),
     )
     while not any(path.stat().st_size > 3000 for path in (tmp_path / "results").iterdir()):
         assert process.poll() is None
@@ -182,7 +182,8 @@ def test_sweep_keeps_its_points_and_writes_them(
     document = json.loads(out)
     assert (left, document["complete"]) == (status, False)
     assert lines[-1].startswith(f"hitlab: interrupted, {len(document['points'])} of 20,000 points are kept in ")
-    assert len(csv.read_text().splitlines()) == 1 + len(document["points"])
+    assert f", and not written to {csv} and {plot}; " in lines[-1]
+    assert (csv.read_text(), plot.exists()) == ("yesterday's", False)
 
 
 @pytest.mark.parametrize("number", [number for number, _ in STOPS])

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from hitlab.client.counters import Counters
 from hitlab.client.dialect import LogEntry, load_engine
-from hitlab.client.engine_log import Between, LogCounters, LogReading, read_log
+from hitlab.client.engine_log import LogCounters, LogReading, read_log
+from hitlab.client.log_interval import Between
 from hitlab.errors import HitlabError, InputError, MetricsError, UsageError
 from hitlab.servers.emulated import server as emulate
 from hitlab.servers.emulated.server import EmulatedServer
@@ -246,7 +247,13 @@ def batch_line(new_tokens: int, cached_tokens: int) -> str:
 
 
 @pytest.fixture
-def no_metrics(tmp_path: Path) -> Iterator[tuple[EmulatedServer, Path]]:
+def tags() -> list[str]:
+    """The rank tags that the emulated SGLang writes each of its log lines with."""
+    return [""]
+
+
+@pytest.fixture
+def no_metrics(tmp_path: Path, tags: list[str]) -> Iterator[tuple[EmulatedServer, Path]]:
     """An emulated SGLang without --enable-metrics that writes the log lines of a real one."""
     log = tmp_path / "sglang.log"
     log.write_text(batch_line(3, 0) + "\n")
@@ -260,8 +267,9 @@ def no_metrics(tmp_path: Path) -> Iterator[tuple[EmulatedServer, Path]]:
             prefilled, hit = rank.prefilled_tokens - seen[0], rank.hit_tokens - seen[1]
             seen[:] = [rank.prefilled_tokens, rank.hit_tokens]
             if prefilled:
+                line = batch_line(prefilled - hit, hit)
                 with log.open("a") as file:
-                    file.write(batch_line(prefilled - hit, hit) + "\n")
+                    file.writelines(line.replace("]", f"{tag}]", 1) + "\n" for tag in tags)
             return more
 
         scheduler.step = logging_step  # type: ignore[method-assign]
@@ -285,6 +293,21 @@ def test_server_without_metrics_is_measured_by_its_log(
     }
     assert {phase["counters"] for phase in found["phases"]} == {f"prefill lines of {log}"}
     assert any(str(log) in note for note in found["notes"])
+
+
+@pytest.mark.parametrize("tags", [[f" ATTN_CP{n} MOE_DP0 TP{n}" for n in range(4)]])
+def test_ranks_that_repeat_each_other_are_no_other_client(
+    hitlab: Hitlab, no_metrics: tuple[EmulatedServer, Path], tmp_path: Path, tags: list[str]
+) -> None:
+    server, log = no_metrics
+    ran = hitlab(
+        *("measure", "--engine", "sglang", "--base-url", server.base_url, "--out", tmp_path, "--json"),
+        *("--log", log, "--requests", 8),
+    )
+    found = json.loads(ran.out)
+    assert (ran.status, found["valid"]) == (0, True)
+    assert {phase["name"]: phase["hit_tokens"] for phase in found["phases"]} == {"cold": 0, "warm": 7000}
+    assert log.read_text().count("ATTN_CP3") == log.read_text().count("ATTN_CP0") > 1
 
 
 def test_log_of_another_server_leaves_tokens_unaccounted(

@@ -55,6 +55,11 @@ def test_pattern_of_hits_has_its_name(after: list[PhaseResult], word: str) -> No
     assert judge(SHAPE, 16, True, WARM + after, VALID).word == word
 
 
+def test_probe_of_several_requests_is_compared_with_as_many_prefixes() -> None:
+    after = [phase("evicted", 2, 992), phase("recovery", 62, 61_504)]
+    assert "2 requests hit 992 tokens instead of 1,984" in judge(SHAPE, 16, True, WARM + after, VALID).sentence
+
+
 def test_prefix_below_one_block_is_not_called_broken() -> None:
     short = SharedPrefix(10, 240, 60)
     assert judge(short, 784, True, [phase("cold", 1, 0), phase("warm", 9, 0)], VALID).word == "below one block"

@@ -79,7 +79,8 @@ def policy(request: pytest.FixtureRequest) -> Policy:
 
 @pytest.fixture(scope="module")
 def reference(policy: Policy) -> Any:
-    return REFERENCES[Path(policy.__file__ or "").stem.lstrip("_")]
+    name = Path(policy.__file__ or "").stem.lstrip("_")
+    return REFERENCES.get(name) or pytest.skip(f"{name} has no transcription in reference_policies.py yet")
 
 
 def test_each_policy_says_what_it_is(policy: Policy) -> None:
@@ -127,8 +128,9 @@ def test_compiled_rules_do_what_they_say_as_python(policy: Policy, data: st.Data
     assert interpreted.hit_tokens.tolist() == run(policy, trace, capacity, **options).hit_tokens.tolist()
 
 
-def test_each_policy_has_a_transcription_and_each_transcription_a_policy() -> None:
-    assert sorted(REFERENCES) == POLICIES
+def test_each_policy_has_a_transcription_and_arrays_that_are_broken_on_purpose() -> None:
+    assert sorted(REFERENCES) == POLICIES, "write the policy in plain Python in reference_policies.py"
+    assert sorted(CORRUPTIONS) == POLICIES, "break its arrays in CORRUPTIONS, to see that it notices"
 
 
 def test_a_cache_of_any_size_starts_empty_and_is_never_filled_beyond_its_capacity(policy: Policy) -> None:
@@ -189,8 +191,8 @@ def test_an_option_a_policy_does_not_take_is_a_usage_error(policy: Policy) -> No
 
 def test_names_are_taken_in_any_case_and_unknown_ones_answered_with_the_known() -> None:
     assert load_policy("S3FIFO") is load_policy("s3fifo")
-    with pytest.raises(UsageError, match="no policy named 'mru'") as caught:
-        load_policy("mru")
+    with pytest.raises(UsageError, match="no policy named 'nobody'") as caught:
+        load_policy("nobody")
     assert caught.value.todo == f"choose from {', '.join(POLICIES)}"
 
 
@@ -339,7 +341,7 @@ CORRUPTIONS: dict[str, Sequence[tuple[str, Corrupt]]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "said", "corrupt"), [(name, *each) for name in POLICIES for each in CORRUPTIONS[name]]
+    ("name", "said", "corrupt"), [(name, *each) for name in POLICIES for each in CORRUPTIONS.get(name, ())]
 )
 def test_the_debug_switch_sees_broken_arrays(name: str, said: str, corrupt: Corrupt) -> None:
     policy = load_policy(name)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from hitlab.errors import HitlabError
+from hitlab import families
+from hitlab.errors import HitlabError, InputError
 from hitlab.simulation.policy import load_policy
 from hitlab.simulation.replay import compiled, replay
 from hitlab.traces.trace import Trace
@@ -49,6 +50,31 @@ def test_it_sees_its_own_broken_arrays(mru: Any) -> None:
 
     with pytest.raises(HitlabError, match="does not hold each resident block once"):
         replay(Trace.of(REQUESTS, 10), mru, 2, kernel=corrupting, check_invariants=True)
+
+
+@pytest.mark.parametrize("missing", ["VARIANT", "new", "access"])
+def test_file_that_lacks_something_is_named_with_what_it_lacks(
+    mru: Any, missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delattr(mru, missing)
+    monkeypatch.setattr(families, "load", lambda family, name: mru)
+    with pytest.raises(InputError, match=rf"mru\.py: offers no {missing}; "):
+        load_policy("mru")
+
+
+def test_failure_of_its_rules_names_the_file(mru: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def uncompilable(state: Any, block: int, now: int) -> None:
+        vars(state)
+
+    monkeypatch.setattr(mru, "access", uncompilable)
+    with pytest.raises(InputError, match=r"mru\.py: its rules can't be compiled: "):
+        replay(Trace.of(REQUESTS, 10), mru, 2)
+
+
+def test_failure_of_its_new_names_the_file(mru: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mru, "new", lambda trace, capacity_blocks: 1 // 0)
+    with pytest.raises(InputError, match=r"mru\.py: `new` failed: ZeroDivisionError"):
+        replay(Trace.of(REQUESTS, 10), mru, 2)
 
 
 def test_the_file_alone_makes_it_a_policy_of_the_command_line(source: str, root: Path, tmp_path: Path) -> None:

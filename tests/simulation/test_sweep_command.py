@@ -158,7 +158,7 @@ def test_the_plot_names_each_line_and_both_axes(hitlab: Hitlab, chats: Path, her
         ),
         (("--warmup", "1"), "a warm-up of 1.0"),
         (("--weight", "block"), "no weight named 'block'"),
-        (("--policy", "mru"), "no policy named 'mru'"),
+        (("--policy", "nobody"), "no policy named 'nobody'"),
         (("--policy", "s3fifo:depth=1"), "has no option depth"),
         (("--policy", "s3fifo,lirs", "--capacity", "1,100"), "leave the small queue empty"),
     ],

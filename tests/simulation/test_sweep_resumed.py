@@ -50,7 +50,7 @@ def test_what_ctrl_c_leaves_is_kept_and_never_made_again(
     sweep_runner.run(again, Curves(trace), Workers(), partial, lambda done, total: reports.append((done, total)))
     assert made == [60, 200, 60, 60, 200]
     assert reports == [(3, 4), (4, 4)]
-    assert not partial.exists()
+    partial.unlink()
     fresh = sweep_of(trace, "fifo", "clock")
     sweep_runner.run(fresh, Curves(trace), Workers(), partial, lambda done, total: None)
     assert again.ordered() == fresh.ordered()
@@ -106,6 +106,17 @@ def test_ctrl_c_in_a_terminal_prints_what_is_done_and_one_line(root: Path, chats
     assert "Traceback" not in err
     (partial,) = here.glob("results/*.partial.jsonl")
     assert 0 < len(document["points"]) == len(partial.read_bytes().split())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_points_and_files_survive_a_screen_that_takes_no_more(root: Path, chats: Path, here: Path) -> None:
+    command = (sys.executable, root / "run.py", "sweep", chats, "--policy", "fifo", "--capacity", "60,200", "--csv")
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run([*command, "points.csv"], check=False, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, len(ran.stderr.splitlines())) == (1, 2), ran.stderr
+    assert len((here / "points.csv").read_text().splitlines()) == 3
+    (partial,) = here.glob("results/*.partial.jsonl")
+    assert len(partial.read_bytes().split()) == 2
 
 
 def test_no_place_for_finished_points_is_one_line(hitlab: Hitlab, chats: Path, here: Path) -> None:
