@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hitlab.cli import _options as opt
+from hitlab.cli import _signals
 from hitlab.cli import _trace_options as given
 from hitlab.cli._format import count, percent
 from hitlab.cli._tables import Column, fitted, sheet
@@ -76,7 +77,7 @@ def command(
         kept = "once" if kernels.folder(chosen) else "for this run only: there is no folder to keep it in"
         print(f"compiling the {choice.policy} kernel, {kept} ...", file=sys.stderr, flush=True)
 
-    with kernel_store.announced(announce):
+    with kernel_store.announced(announce), kernel_store.undisturbed(_signals.held):
         result = replay.replay(
             requests,
             chosen,
