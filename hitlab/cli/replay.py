@@ -91,7 +91,7 @@ def command(
     if requests_out:
         with request_file.opened(requests_out) as write:
             write(result, {})
-        print(f"requests: {requests_out}", file=sys.stderr)
+        print(f"requests: {opt.written(requests_out)}", file=sys.stderr)
     if as_json:
         opt.print_json(_document(result, requests, first_steady, engine_cap, per_request))
     else:

@@ -115,10 +115,10 @@ def command(
         _sweep_result.print_points(wanted, points, trace, warmup, weight, block_bytes)
     if csv:
         _points.write(points, csv, block_bytes)
-        _say(f"csv: {csv}")
+        _say(f"csv: {opt.written(csv)}")
     if plot and points:
         _sweep_result.draw(wanted, points, plot, trace, weight, block_bytes)
-        _say(f"plot: {plot}")
+        _say(f"plot: {opt.written(plot)}")
     if stopped:
         raise stopped
     if requests_out:
@@ -130,7 +130,7 @@ def command(
             for number, (label, replayed) in enumerate(sweep_runner.replays(wanted), 1):
                 write(replayed, {"policy": label, "capacity_blocks": replayed.capacity_blocks})
                 on_progress(number, wanted.size)
-        _say(f"requests: {requests_out}")
+        _say(f"requests: {opt.written(requests_out)}")
 
 
 def _say(line: str) -> None:
