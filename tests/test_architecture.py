@@ -29,7 +29,7 @@ ROOMS = {
     "results": ("files experiment", "pathlib"),
     "client": ("cache files families", "asyncio httpx pathlib time"),
     "servers": ("cache files families", "asyncio gzip httpx os pathlib socket starlette subprocess time uvicorn"),
-    "simulation": ("traces files families", "pathlib"),
+    "simulation": ("traces files families", "os pathlib time"),
     "measurement": ("client experiment cache results families", "asyncio pathlib time"),
     "recordings": ("measurement experiment client cache files", "gzip pathlib"),
     "report": ("results experiment simulation families files", "pathlib"),

@@ -8,6 +8,7 @@ several. A signal that was ignored when hitlab started, as SIGHUP is under nohup
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -17,6 +18,7 @@ from typing import Any, TypeVar
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _BURST_S = 1.0
+_AGAIN_S = 0.01
 _SHOW_CURSOR = b"\x1b[?25h"  # which a progress bar has hidden
 
 T = TypeVar("T")
@@ -31,6 +33,11 @@ class Stops:
         self._holds = 0
         self._cancel: Callable[[], None] | None = None  # of the loop that runs
         self._owed = False  # a KeyboardInterrupt that is still to be raised
+        self._lost = False  # a KeyboardInterrupt that was raised where Python can't pass it on
+        self._losing = False  # that is just being noticed
+        self._sent_again = False
+        self._sender: threading.Thread | None = None
+        self._over = False
         self._terminals = [each for each in (1, 2) if os.isatty(each)]
 
     @property
@@ -41,6 +48,12 @@ class Stops:
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal. Raises KeyboardInterrupt for the first, where it is not held back and no loop runs."""
         now_s = time.monotonic()
+        if self._sent_again:
+            self._sent_again = False
+            if self._lost and not self._losing and not self._over:
+                self._lost = False
+                self._deliver()
+            return
         if self._number:
             if now_s - self._first_s >= _BURST_S:
                 self._end(number)
@@ -48,6 +61,39 @@ class Stops:
         self._number, self._first_s = number, now_s
         if number == signal.SIGHUP:
             self._leave_lost_terminals()
+        self._deliver()
+
+    def on_unraisable(self, what: "sys.UnraisableHookArgs", usual: Callable[["sys.UnraisableHookArgs"], Any]) -> None:
+        """Handle an exception that Python can only print: our KeyboardInterrupt is raised again, the rest is `usual`.
+
+        Python drops what is raised in a function that C calls (numba loads kernels with such), in a `__del__` or in a
+        weak reference's callback. The signal is sent again until it comes at a place that can raise.
+        """
+        if not (self._number and issubclass(what.exc_type, KeyboardInterrupt)):
+            usual(what)
+            return
+        self._losing, self._lost = True, True  # no lock: the handler may run between any two instructions
+        if self._sender is None:
+            self._sender = threading.Thread(target=self._send_again, daemon=True)
+            self._sender.start()
+        self._losing = False
+
+    def close(self) -> None:
+        """End what sends a lost signal again; a command that has ended by itself was not stopped."""
+        self._over = True
+        if self._sender is not None:
+            self._sender.join()
+
+    def _send_again(self) -> None:
+        main = threading.main_thread().ident
+        assert main is not None
+        while not self._over:
+            time.sleep(_AGAIN_S)
+            if self._lost:
+                self._sent_again = True
+                signal.pthread_kill(main, self._number)
+
+    def _deliver(self) -> None:
         if self._cancel:
             self._cancel()
         if self._cancel or self._holds:
@@ -121,11 +167,15 @@ def handled() -> Iterator[Stops]:
     if threading.current_thread() is not threading.main_thread():
         mine = []
     _current = stops
+    usual = sys.unraisablehook
     try:
+        sys.unraisablehook = lambda what: stops.on_unraisable(what, usual)
         for each in mine:
             signal.signal(each, stops.on_signal)
         yield stops
     finally:
+        stops.close()
+        sys.unraisablehook = usual
         for each in mine:
             signal.signal(each, handlers[each])
         _current = before

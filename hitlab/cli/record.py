@@ -11,7 +11,7 @@ from hitlab.cli import _server_options as given
 from hitlab.cli import _signals, _target
 from hitlab.cli._progress import progress
 from hitlab.errors import HitlabError, InterruptedRunError, UsageError
-from hitlab.files import Output, claim
+from hitlab.files import Output, claim, written
 from hitlab.flags import in_flags
 from hitlab.measurement.asked import Asked
 from hitlab.recordings.recorder import Recorder, Wanted, check_name, prepare_recorder, save
@@ -121,7 +121,7 @@ def _save(recorder: Recorder | None, out: Path) -> str:
     if recorder is None or not recorder.sequences:
         return ""
     save(recorder.recording(), out)
-    return f"finished sequences: {len(recorder.sequences):,}, in {out}"
+    return f"finished sequences: {len(recorder.sequences):,}, in {opt.written(out)}"
 
 
 def _print_recording(kept: Recording, dropped: list[str], out: Path, as_json: bool) -> None:
@@ -131,9 +131,11 @@ def _print_recording(kept: Recording, dropped: list[str], out: Path, as_json: bo
     for reason in dropped:
         print(f"left out, {reason}", file=sys.stderr)
     if as_json:
+        if written(out) != out:
+            opt.note(f"recording: {opt.written(out)}")
         opt.print_json(
             {
-                "file": str(out) if requests else None,
+                "file": str(written(out)) if requests else None,
                 "engine": kept.engine,
                 "version": kept.version,
                 "source": kept.source,
@@ -148,4 +150,4 @@ def _print_recording(kept: Recording, dropped: list[str], out: Path, as_json: bo
         emulated = "EMULATED " if kept.source == "emulated" else ""
         print(f"{emulated}{kept.engine} {kept.version}: {len(kept.sequences):,} sequences, {len(requests):,} requests")
         print(f"{hit_tokens:,} of {prompt_tokens:,} prompt tokens hit, as responses and counters agree")
-        print(f"recording: {out}; hold the model against it with: hitlab model {out}")
+        print(f"recording: {opt.written(out)}; hold the model against it with: hitlab model {written(out)}")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hitlab.cli import _options as opt
+from hitlab.cli import _signals
 from hitlab.cli import _trace_options as given
 from hitlab.cli._format import count, percent
 from hitlab.cli._tables import Column, fitted, sheet
@@ -76,7 +77,7 @@ def command(
         kept = "once" if kernels.folder(chosen) else "for this run only: there is no folder to keep it in"
         print(f"compiling the {choice.policy} kernel, {kept} ...", file=sys.stderr, flush=True)
 
-    with kernel_store.announced(announce):
+    with kernel_store.announced(announce), kernel_store.undisturbed(_signals.held):
         result = replay.replay(
             requests,
             chosen,
@@ -90,7 +91,7 @@ def command(
     if requests_out:
         with request_file.opened(requests_out) as write:
             write(result, {})
-        print(f"requests: {requests_out}", file=sys.stderr)
+        print(f"requests: {opt.written(requests_out)}", file=sys.stderr)
     if as_json:
         opt.print_json(_document(result, requests, first_steady, engine_cap, per_request))
     else:

@@ -33,4 +33,4 @@ def command(
         where = ", ".join(map(str, results))
         raise InputError("no results", where=where, todo="measure something first, or name another folder")
     replace(out, html.html(runs, labs, title).encode())
-    print(f"report: {out}, {len(runs):,} runs and {len(labs):,} labs")
+    print(f"report: {opt.written(out)}, {len(runs):,} runs and {len(labs):,} labs")

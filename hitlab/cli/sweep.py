@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from hitlab.cli import _options as opt
+from hitlab.cli import _signals
 from hitlab.cli import _trace_options as given
 from hitlab.cli._progress import progress
 from hitlab.errors import InterruptedRunError, UsageError
@@ -87,7 +88,8 @@ def command(
     requests = given.read(trace, block_size, form, skip_malformed)
 
     curves = Curves(requests, engine_cap=engine_cap)
-    capacities = sizes(requests.block_tokens, curves) or [_sweep_asked.SMALLEST_AUTO]
+    with kernel_store.undisturbed(_signals.held):  # auto asks for a curve
+        capacities = sizes(requests.block_tokens, curves) or [_sweep_asked.SMALLEST_AUTO]
     sweep_runner.check(choices, capacities)
     wanted = sweep_runner.Sweep(
         requests, choices, capacities, replay.first_warm(requests.requests, warmup), engine_cap, {}
@@ -96,7 +98,11 @@ def command(
     workers = Workers(jobs, backend, scheduler, work_folder)
     stopped: InterruptedRunError | None = None
     try:
-        with progress(f"{wanted.size:,} points") as on_progress, kernel_store.announced(_announce):
+        with (
+            progress(f"{wanted.size:,} points") as on_progress,
+            kernel_store.announced(_announce),
+            kernel_store.undisturbed(_signals.held),
+        ):
             sweep_runner.run(wanted, curves, workers, partial, on_progress)
     except KeyboardInterrupt:
         kept = f"{len(wanted.points):,} of {wanted.size:,} points are kept in {partial}"
@@ -108,10 +114,10 @@ def command(
     # are in its partial file: they are no reason to replace yesterday's whole table and picture.
     if csv and not stopped:
         _points.write(points, csv, block_bytes)
-        _say(f"csv: {csv}")
+        _say(f"csv: {opt.written(csv)}")
     if plot and points and not stopped:
         _sweep_result.draw(wanted, points, plot, trace, weight, block_bytes)
-        _say(f"plot: {plot}")
+        _say(f"plot: {opt.written(plot)}")
     if as_json:
         opt.print_json(_sweep_result.document(wanted, points, trace, warmup, block_bytes, stopped is None))
     else:
@@ -120,11 +126,15 @@ def command(
     if stopped:
         raise stopped
     if requests_out:
-        with request_file.opened(requests_out) as write, progress("requests") as on_progress:
+        with (
+            request_file.opened(requests_out) as write,
+            progress("requests") as on_progress,
+            kernel_store.undisturbed(_signals.held),
+        ):
             for number, (label, replayed) in enumerate(sweep_runner.replays(wanted), 1):
                 write(replayed, {"policy": label, "capacity_blocks": replayed.capacity_blocks})
                 on_progress(number, wanted.size)
-        _say(f"requests: {requests_out}")
+        _say(f"requests: {opt.written(requests_out)}")
     partial.unlink(missing_ok=True)
 
 

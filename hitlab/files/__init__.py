@@ -3,7 +3,7 @@
 from hitlab.files.folders import cache_dir, is_folder, os_errors_named, writable_cache_folder
 from hitlab.files.outputs import Output, beginning, claim, ending
 from hitlab.files.unpacking import ArchiveError, as_file, pieces_of, unpacked
-from hitlab.files.writing import check_folder, replace, replacing, write_new, write_whole
+from hitlab.files.writing import check_folder, replace, replacing, write_new, write_whole, written
 
 __all__ = [
     "ArchiveError",
@@ -23,4 +23,5 @@ __all__ = [
     "writable_cache_folder",
     "write_new",
     "write_whole",
+    "written",
 ]

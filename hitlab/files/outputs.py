@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hitlab.errors import InputError, UsageError
-from hitlab.files.writing import is_stream, no_folder, target_of, try_folder, unwritable
+from hitlab.files.writing import is_stream, no_folder, remember, state_of, target_of, try_folder, unwritable
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,9 @@ def claim(outputs: Sequence[Output], inputs: Iterable[Path] = (), *, force: bool
     `force`: an existing file with something in it that hitlab did not write as this kind of output. Devices and pipes
     are written to as they are.
 
+    The work may take hours. What stands at an output's place is remembered, and `replacing` keeps whatever else it
+    finds there in the end, also with `force`.
+
     Raises UsageError for what can never be meant, InputError for the rest; nothing is left behind or changed.
     """
     if not outputs:
@@ -53,6 +56,7 @@ def claim(outputs: Sequence[Output], inputs: Iterable[Path] = (), *, force: bool
         for key in keys & taken.keys():
             raise UsageError(f"{output.option} {output.path} {taken[key]}", todo="name another file")
         taken |= dict.fromkeys(keys, f"is also the file of {output.option}")
+    states = [state_of(target_of(output.path)) for output in outputs]  # before the checks: they are of this state
     for output in outputs:
         target = target_of(output.path)
         if not force and not is_stream(target) and not _replaceable(target, output):
@@ -63,6 +67,8 @@ def claim(outputs: Sequence[Output], inputs: Iterable[Path] = (), *, force: bool
             )
     for output in outputs:
         _check_place(output.path)
+    for output, state in zip(outputs, states, strict=True):
+        remember(output.path, state)
 
 
 def beginning(path: Path, most_bytes: int) -> bytes:

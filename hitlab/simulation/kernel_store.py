@@ -1,8 +1,9 @@
 """Compiled kernels on disk, so that a rule is compiled once and loaded in later runs."""
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,4 +58,31 @@ def announced(announce: Callable[[], None]) -> Iterator[None]:
             pass
 
     with event.install_listener("numba:compile", Listener()):
+        yield
+
+
+@contextmanager
+def undisturbed(hold: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Enter `hold()` whenever numba compiles or loads a kernel in the main thread inside the `with` block.
+
+    For a caller whose signal handlers raise: numba and LLVM call Python functions from C, where an exception is lost,
+    and try things of which any exception means "no". `hold` puts such an exception off to its end.
+    """
+    from numba.core import event
+
+    class Listener(event.Listener):
+        def __init__(self) -> None:
+            self.held: list[AbstractContextManager[None]] = []
+
+        def on_start(self, event: object) -> None:
+            if threading.current_thread() is threading.main_thread():
+                self.held.append(hold())
+                self.held[-1].__enter__()
+
+        def on_end(self, event: object) -> None:
+            if self.held and threading.current_thread() is threading.main_thread():
+                self.held.pop().__exit__(None, None, None)
+
+    # Numba takes this lock to compile and to load; only a kernel that is called again needs neither.
+    with event.install_listener("numba:compiler_lock", Listener()):
         yield

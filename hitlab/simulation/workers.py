@@ -1,7 +1,9 @@
 """Worker processes: tasks on several cores or on a cluster through joblib, ended by this process only."""
 
+import os
 import signal
 import threading
+import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from hitlab.errors import UsageError
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+_LOOK_AFTER_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ def results(workers: Workers, tasks: Iterable[Any]) -> Generator[Any]:
     with ExitStack() as stack:
         started: Any = None
         try:
-            with sigint_blocked():
+            with signals_blocked():
                 stack.enter_context(_backend(workers))
                 started = joblib.Parallel(return_as="generator_unordered", batch_size=1)(tasks)
             for each in started:  # noqa: UP028  # `yield from` would close it; joblib then warns of unused results
@@ -47,24 +52,38 @@ def results(workers: Workers, tasks: Iterable[Any]) -> Generator[Any]:
 
 
 @contextmanager
-def sigint_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread, and for good in every process and thread that is started inside the `with` block.
+def signals_blocked() -> Iterator[None]:
+    """Block what asks a command to end in this thread, and for good in what is started inside the `with` block.
 
-    A terminal sends Ctrl-C to all its processes. Worker processes started here never see it, from their first
-    instruction on, as a signal mask is inherited; this process sees it at the end of the block and ends them.
+    A terminal sends Ctrl-C, and a hang-up when it closes, to all its processes, `timeout` and systemd send SIGTERM to
+    all. Worker processes started here never see them, from their first instruction on, as a signal mask is inherited;
+    nor does loky's resource tracker, which prints tracebacks after it was killed and started again. This process sees
+    them at the end of the block and ends them; if it is killed, they end by themselves (`_end_with`).
     """
     from multiprocessing import resource_tracker
 
     from joblib.externals.loky.backend import resource_tracker as loky_resource_tracker
 
-    # These two start a process when workers are first started, and may unblock SIGINT after that: let them do so now.
-    resource_tracker.ensure_running()
-    loky_resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # These two start a process when workers are first started; they ignore the other two signals and may unblock them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
+        resource_tracker.ensure_running()
+        loky_resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with(parent: int) -> None:
+    """In a worker: end it soon after the process that started it, however that ended; it would wait for work."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_AFTER_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _stop_loky() -> None:
@@ -96,7 +115,10 @@ def _backend(workers: Workers) -> Iterator[None]:
                 ray.init(address=workers.scheduler or None)
                 stack.callback(ray.shutdown)
                 register_ray()
-            stack.enter_context(joblib.parallel_config(workers.backend, n_jobs=workers.jobs or -1))
+            options: dict[str, Any] = {}
+            if workers.backend == "loky":
+                options = {"initializer": _end_with, "initargs": (os.getpid(),)}
+            stack.enter_context(joblib.parallel_config(workers.backend, n_jobs=workers.jobs or -1, **options))
         except ImportError:
             raise UsageError(
                 f"the {workers.backend} backend is not installed",

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from hitlab.cache.sizes import CacheSizes
 from hitlab.cli import COMMANDS, build_app
+from hitlab.files import outputs
 from hitlab.servers.emulated import server as emulate
 
 TRACE = b"".join(
@@ -188,6 +189,27 @@ def test_failure_while_writing_leaves_the_old_file(
     ran = ask(writer, file)
     assert (ran.status, file.read_bytes(), sorted(tmp_path.iterdir())) == (1, before, names)
     assert ran.err.endswith(f"{file}: can't be written: No space left on device; name another file\n")
+
+
+@pytest.mark.parametrize("writer", WRITERS, ids=str)
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_file_that_is_put_in_an_outputs_place_during_the_work_is_kept_and_one_line_says_so(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: Writer, force: tuple[str, ...]
+) -> None:
+    checked = outputs._check_place
+
+    def changed_after(path: Path) -> None:
+        checked(path)
+        path.write_bytes(b"notes")
+
+    monkeypatch.setattr(outputs, "_check_place", changed_after)
+    file, beside = (tmp_path / f"{name}{writer.ending}" for name in ("file", "file-2"))
+    ran = ask(writer, file, *force)
+    assert (ran.status, file.read_bytes(), beside.stat().st_size > 0) == (0, b"notes", True)
+    said = [line for line in (ran.out + ran.err).splitlines() if f"{beside}, as {file} was changed" in line]
+    assert len(said) == 1
+    monkeypatch.undo()
+    assert ask(writer, beside).status == 0  # it is one of ours
 
 
 def test_two_outputs_of_a_sweep_that_are_one_file_are_a_usage_error(ask: Ask, tmp_path: Path) -> None:

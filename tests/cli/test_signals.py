@@ -330,3 +330,73 @@ for each in (main, done):
 def test_loop_is_unwound_and_no_signal_is_forgotten(root: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", IN_A_LOOP], cwd=root, capture_output=True, text=True, check=True)
     assert (ran.stdout, ran.stderr) == ("unwound\nstopped 143\ndone\nstopped 143\n", "")
+
+
+LOST = """
+import ctypes, gc, signal, sys, threading, weakref
+from hitlab.cli import _signals
+
+class Thing:
+    def __del__(self):
+        if sys.argv[1] == "del":
+            signal.raise_signal(signal.SIGTERM)
+
+@ctypes.CFUNCTYPE(None)
+def called_from_c():
+    signal.raise_signal(signal.SIGTERM)
+    print("never", flush=True)
+
+with _signals.handled() as stops:
+    try:
+        if sys.argv[1] == "c":
+            called_from_c()
+        elif sys.argv[1] == "weak":
+            thing = Thing()
+            weak = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
+        thing = None if sys.argv[1] == "weak" else Thing()
+        del thing
+        print("goes on", flush=True)
+        threading.Event().wait(60)
+        print("never", flush=True)
+    except KeyboardInterrupt:
+        print("stopped", stops.status, flush=True)
+print(sys.unraisablehook is sys.__unraisablehook__, threading.active_count())
+"""
+
+
+@pytest.mark.parametrize("where", ["c", "del", "weak"])
+def test_signal_where_python_can_raise_nothing_stops_the_command_right_after(root: Path, where: str) -> None:
+    ran = subprocess.run([sys.executable, "-c", LOST, where], cwd=root, capture_output=True, text=True, check=True)
+    assert (ran.stdout.removeprefix("goes on\n"), ran.stderr) == ("stopped 143\nTrue 1\n", "")
+
+
+COMPILING = """
+import signal
+from hitlab.cli import _signals
+from hitlab.simulation import kernel_store
+import numba
+from numba.core import event
+
+class Listener(event.Listener):
+    def on_start(self, event):
+        signal.raise_signal(signal.SIGTERM)
+        print("compiling", flush=True)
+
+    def on_end(self, event):
+        pass
+
+double = numba.njit(lambda x: 2 * x)
+with _signals.handled() as stops:
+    try:
+        with kernel_store.undisturbed(_signals.held), event.install_listener("numba:compile", Listener()):
+            double(4)
+            print("never", flush=True)
+    except KeyboardInterrupt:
+        print("stopped", stops.status, len(double.signatures))
+print(double(21))
+"""
+
+
+def test_signal_while_a_kernel_is_compiled_waits_until_it_is(root: Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", COMPILING], cwd=root, capture_output=True, text=True, check=True)
+    assert (ran.stdout, ran.stderr) == ("compiling\nstopped 143 1\n42\n", "")

@@ -3,7 +3,7 @@
 import os
 import resource
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -199,3 +199,103 @@ def test_cache_folder_that_can_not_be_made_is_none(tmp_path: Path, monkeypatch: 
     (tmp_path / "file").touch()
     monkeypatch.setenv("OTHER", str(tmp_path / "file"))
     assert files.writable_cache_folder("a/b", "OTHER") is None
+
+
+# Files that changed since their place was claimed
+
+
+def by_writing(file: Path) -> None:
+    file.write_bytes(b"notes")
+
+
+def by_renaming(file: Path) -> None:
+    """As editors save; of the same size and time as the file was."""
+    before = file.stat() if file.exists() else file.parent.stat()
+    other = file.with_name("other")
+    other.write_bytes(b"notes")
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(file)
+
+
+def by_link(file: Path) -> None:
+    other = file.with_name("other")
+    other.write_bytes(b"notes")
+    file.unlink(missing_ok=True)
+    file.symlink_to(other)
+
+
+def by_folder(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    file.mkdir()
+
+
+def by_pipe(file: Path) -> None:
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+def claimed(file: Path) -> None:
+    files.claim([files.Output("--csv", file, "a table", lambda _: True)])
+
+
+@pytest.mark.parametrize("before", [None, b"older"])
+@pytest.mark.parametrize("change", [by_writing, by_renaming, by_link, by_folder, by_pipe])
+def test_what_took_an_outputs_place_meanwhile_is_kept_and_ours_is_beside_it(
+    tmp_path: Path, change: Callable[[Path], None], before: bytes | None
+) -> None:
+    file = tmp_path / "tape.json.gz"
+    if before is not None:
+        file.write_bytes(before)
+    claimed(file)
+    change(file)
+    files.replace(file, b"ours")
+    place = files.written(file)
+    assert place.read_bytes() == b"ours"
+    if change is by_link:
+        assert (place.name, file.read_bytes(), file.is_symlink()) == ("other-2", b"notes", True)
+    else:
+        assert place == tmp_path / "tape-2.json.gz"
+    if file.is_file():
+        assert file.read_bytes() == b"notes"
+    assert file.exists()
+
+
+@pytest.mark.parametrize("before", [None, b"", b"older"])
+def test_outputs_place_that_is_as_it_was_is_written_to_as_often_as_asked(tmp_path: Path, before: bytes | None) -> None:
+    file = tmp_path / "points.csv"
+    if before is not None:
+        file.write_bytes(before)
+    claimed(file)
+    for data in (b"first", b"second"):
+        files.replace(file, data)
+        assert (file.read_bytes(), files.written(file), names(tmp_path)) == (data, file, ["points.csv"])
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda file: file.write_bytes(b"")])
+def test_outputs_place_where_nothing_is_left_is_written_to(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    file = tmp_path / "points.csv"
+    file.write_bytes(b"older")
+    claimed(file)
+    change(file)
+    files.replace(file, b"ours")
+    assert (file.read_bytes(), names(tmp_path)) == (b"ours", ["points.csv"])
+
+
+def test_numbers_that_are_taken_are_kept_and_the_longest_name_has_room_for_one(tmp_path: Path) -> None:
+    file = tmp_path / ("x" * (os.pathconf(tmp_path, "PC_NAME_MAX") - 4) + ".csv")
+    claimed(file)
+    file.write_bytes(b"notes")
+    for _ in range(2):
+        files.replace(file, b"ours")
+    assert sorted(path.read_bytes() for path in tmp_path.iterdir()) == [b"notes", b"ours", b"ours"]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".csv"}
+
+
+def test_link_of_an_output_that_is_as_it_was_stays_and_its_file_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "points.csv"
+    file.write_bytes(b"older")
+    link = tmp_path / "link.csv"
+    link.symlink_to(file)
+    claimed(link)
+    files.replace(link, b"ours")
+    assert (file.read_bytes(), link.is_symlink(), files.written(link)) == (b"ours", True, link)

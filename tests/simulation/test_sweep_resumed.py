@@ -84,7 +84,10 @@ def test_another_trace_warm_up_or_way_to_count_is_another_partial_file(trace: Tr
 
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs POSIX signals")
-def test_ctrl_c_in_a_terminal_prints_what_is_done_and_one_line(root: Path, chats: Path, here: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_signal_to_all_processes_prints_what_is_done_and_one_line_and_ends_them_all(
+    root: Path, chats: Path, here: Path, number: int, status: int
+) -> None:
     process = subprocess.Popen(
         [
             *(sys.executable, str(root / "run.py"), "sweep", str(chats), "--policy", "belady,sglang,arc", "--json"),
@@ -98,10 +101,10 @@ def test_ctrl_c_in_a_terminal_prints_what_is_done_and_one_line(root: Path, chats
     until = time.monotonic() + 60
     while not any(path.stat().st_size > 3000 for path in here.glob("results/*.partial.jsonl")):
         assert process.poll() is None and time.monotonic() < until
-    os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    os.killpg(process.pid, number)
+    out, err = process.communicate(timeout=60)  # to the end of stderr, which each of the processes holds open
     document = json.loads(out)
-    assert (process.returncode, document["complete"]) == (130, False)
+    assert (process.returncode, document["complete"]) == (status, False)
     assert err.splitlines()[-1].startswith("hitlab: interrupted, ")
     assert "Traceback" not in err
     (partial,) = here.glob("results/*.partial.jsonl")
