@@ -1,18 +1,18 @@
 """hitlab for notebooks and scripts: what `import hitlab` offers. Everything else is private by its place.
 
 Defaults are the command line's. Names say their units; unknown is None and never 0. Each function imports what it
-needs when it is called, so that `import hitlab` stays light.
+needs when it is called, so that `import hitlab` stays light. What callers hand over goes through arguments.py first.
 """
 
-import asyncio
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, overload
 
+from hitlab import arguments
+from hitlab.arguments import flag, number, text, whole, whole_or_none
 from hitlab.errors import UsageError
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.prediction import Prediction
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hitlab.results.lab_result import LabResult
     from hitlab.results.run_result import Result
     from hitlab.simulation.curve import Curve
-    from hitlab.simulation.policy import Option
+    from hitlab.simulation.policy import Choice, Option, Policy
     from hitlab.simulation.replay import Replay
     from hitlab.simulation.sweep import Point
     from hitlab.traces.trace import Trace
@@ -56,10 +56,23 @@ def predict(
     """
     from hitlab.experiment import prediction
 
-    shape = SharedPrefix(requests, prefix_tokens, suffix_tokens, groups)
-    options = BreakOptions(break_at, break_fixed)
-    experiment = Experiment(shape, break_mode, options, workload=workload, output_tokens=output_tokens)
-    return prediction.predict(experiment, block_tokens, ranks)
+    experiment = Experiment(
+        _shape(requests, prefix_tokens, suffix_tokens, groups),
+        text("break_mode", break_mode),
+        BreakOptions(whole("break_at", break_at), flag("break_fixed", break_fixed)),
+        workload=text("workload", workload),
+        output_tokens=whole("output_tokens", output_tokens),
+    )
+    return prediction.predict(experiment, whole("block_tokens", block_tokens), whole("ranks", ranks))
+
+
+def _shape(requests: int, prefix_tokens: int, suffix_tokens: int, groups: int) -> SharedPrefix:
+    return SharedPrefix(
+        whole("requests", requests),
+        whole("prefix_tokens", prefix_tokens),
+        whole("suffix_tokens", suffix_tokens),
+        whole("groups", groups),
+    )
 
 
 def read_trace(
@@ -71,7 +84,12 @@ def read_trace(
     """
     from hitlab.traces import reader
 
-    return reader.read_trace(Path(path), block_tokens, format_name=format, skip_malformed=skip_malformed)
+    return reader.read_trace(
+        arguments.path("path", path),
+        whole_or_none("block_tokens", block_tokens, 1),
+        format_name=arguments.text_or_none("format", format),
+        skip_malformed=flag("skip_malformed", skip_malformed),
+    )
 
 
 def replay(
@@ -93,10 +111,31 @@ def replay(
     from hitlab.simulation.policy import Choice
     from hitlab.simulation.replay import replay
 
-    choice = Choice.of(policy)
+    requests, capacity = _trace(trace), whole("capacity_blocks", capacity_blocks)
+    choice = Choice.of(text("policy", policy))
     loaded = choice.load()
+    effective = _options(loaded, {**choice.options, **options})
     kernel = kernels.kernel(loaded)
-    return replay(trace, loaded, capacity_blocks, {**choice.options, **options}, kernel=kernel, engine_cap=engine_cap)
+    found = replay(requests, loaded, capacity, effective, kernel=kernel, engine_cap=flag("engine_cap", engine_cap))
+    found.hit_tokens.flags.writeable = False
+    return found
+
+
+def _trace(trace: "Trace") -> "Trace":
+    from hitlab.traces.trace import Trace
+
+    return arguments.instance("trace", trace, Trace, "give what read_trace returns")
+
+
+def _options(policy: "Policy", given: Mapping[str, Any]) -> dict[str, "Option"]:
+    """The options as numbers, whole where the policy's default is whole; `replay` refuses names it does not know."""
+    from hitlab.simulation.policy import options_of
+
+    known = options_of(policy)
+    return {
+        name: whole(name, value) if isinstance(known.get(name), int) else number(name, value)
+        for name, value in given.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +182,8 @@ class Points(Sequence["Point"]):
 
 def sweep(
     trace: "Trace",
-    policies: str | Sequence[str] = ("s3fifo", "lru", "unbounded"),
-    capacities: str | Sequence[int] = "auto",
+    policies: str | Iterable[str] = ("s3fifo", "lru", "unbounded"),
+    capacities: str | Iterable[int] = "auto",
     *,
     warmup: float = 0.5,
     engine_cap: bool = False,
@@ -160,25 +199,47 @@ def sweep(
     from hitlab.simulation import sweep as points
     from hitlab.simulation import sweep_runner
     from hitlab.simulation.hit_curve import Curves, lru_curve
-    from hitlab.simulation.policy import Choice
     from hitlab.simulation.replay import first_warm
     from hitlab.simulation.workers import Workers
 
-    if not 0 <= warmup < 1:
-        raise UsageError(f"`warmup` is {warmup}", todo="give a share from 0 to below 1")
-    choices = [Choice.of(each.strip()) for each in (policies.split(",") if isinstance(policies, str) else policies)]
-    curves = Curves(trace, engine_cap=engine_cap)
-    sizes = points.capacities(capacities) if isinstance(capacities, str) else sorted(set(capacities))
+    requests, engine_cap = _trace(trace), flag("engine_cap", engine_cap)
+    first = first_warm(
+        requests.requests, number("warmup", warmup, lambda share: 0 <= share < 1, "give a share from 0 to below 1")
+    )
+    workers = Workers(whole_or_none("jobs", jobs, 1))
+    choices = _choices(policies)
+    if isinstance(capacities, str):
+        sizes = points.capacities(capacities)
+    else:
+        todo = 'give numbers of blocks, or a range as "1000:100000:log30" or "auto"'
+        sizes = sorted(set(arguments.several("capacities", capacities, whole, todo)))
+    curves = Curves(requests, engine_cap=engine_cap)
     if sizes is None:
         sizes = points.auto_capacities(curves.of(lru_curve), _SMALLEST_AUTO)
     if not (choices and sizes):
         return Points(())
     sweep_runner.check(choices, sizes)
-    wanted = sweep_runner.Sweep(trace, choices, sizes, first_warm(trace.requests, warmup), engine_cap, {})
+    wanted = sweep_runner.Sweep(requests, choices, sizes, first, engine_cap, {})
     with TemporaryDirectory(prefix="hitlab-") as folder:
         partial = sweep_runner.partial_file(Path(folder), wanted)
-        sweep_runner.run(wanted, curves, Workers(jobs), partial, lambda done, total: None)
+        sweep_runner.run(wanted, curves, workers, partial, lambda done, total: None)
     return Points(tuple(wanted.ordered()))
+
+
+def _choices(policies: str | Iterable[str]) -> "list[Choice]":
+    """The policies by their names. Raises UsageError for one that is named twice, whose points could not be told."""
+    from hitlab.simulation.policy import Choice
+
+    todo = 'give names of policies, as "s3fifo,lru" or a list'
+    names = policies.split(",") if isinstance(policies, str) else arguments.several("policies", policies, text, todo)
+    choices: dict[str, Choice] = {}
+    for name in names:
+        choice = Choice.of(name.strip())
+        if choice.label in choices:
+            raise UsageError(f"`policies` has {choice.label} twice", todo="name each policy once")
+        _options(choice.load(), choice.options)
+        choices[choice.label] = choice
+    return list(choices.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,16 +250,19 @@ class HitCurve:
     prompt_tokens: int  # of all requests
 
     def hit_tokens(self, capacity_blocks: int) -> int:
-        """Hit tokens of a cache of so many blocks."""
-        return int(self.curve.at([capacity_blocks])[0])
+        """Hit tokens of a cache of so many blocks. Raises UsageError for what is no number of blocks."""
+        capacity = min(whole("capacity_blocks", capacity_blocks, 0), self.curve.distinct_blocks)  # more hit no more
+        return int(self.curve.at([capacity])[0])
 
     def hit_rate(self, capacity_blocks: int) -> float | None:
         """Hit tokens over prompt tokens, 0 to 1; None of a trace without tokens."""
         return self.hit_tokens(capacity_blocks) / self.prompt_tokens if self.prompt_tokens else None
 
     def capacity_blocks(self, share: float) -> int:
-        """The smallest cache that hits this share, 0 to 1, of what an unbounded one hits."""
-        return self.curve.capacity_for(share)
+        """The smallest cache that hits this share, 0 to 1, of what an unbounded one hits. Raises UsageError."""
+        return self.curve.capacity_for(
+            number("share", share, lambda share: 0 <= share <= 1, "give a share from 0 to 1, as 0.9 for 90 %")
+        )
 
 
 def hit_curve(trace: "Trace", policy: str = "lru", *, engine_cap: bool = False) -> HitCurve:
@@ -208,10 +272,14 @@ def hit_curve(trace: "Trace", policy: str = "lru", *, engine_cap: bool = False) 
     """
     from hitlab.simulation.policy import load_policy
 
-    builder = load_policy(policy).CURVE
+    requests = _trace(trace)
+    builder = load_policy(text("policy", policy)).CURVE
     if builder is None:
         raise UsageError(f"{policy} has no hit-ratio curve of its own", todo="replay it at each capacity with sweep")
-    return HitCurve(builder(trace, engine_cap=engine_cap), int(trace.prompt_tokens.sum()))
+    curve = builder(requests, engine_cap=flag("engine_cap", engine_cap))
+    for column in (curve.needed_blocks, curve.hit_tokens, curve.request):
+        column.flags.writeable = False
+    return HitCurve(curve, int(requests.prompt_tokens.sum()))
 
 
 async def measure_async(
@@ -238,7 +306,7 @@ async def measure_async(
     ranks: int | None = None,
     vocab_range: tuple[int, int] | None = None,
     vocab_tokens: int | None = None,
-    metrics_urls: Sequence[str] = (),
+    metrics_urls: str | Iterable[str] = (),
     api_key: str | None = None,
     admin_key: str | None = None,
     timeout_s: float = 120.0,
@@ -259,31 +327,36 @@ async def measure_async(
     from hitlab.servers.start import emulated
 
     experiment = Experiment(
-        SharedPrefix(requests, prefix_tokens, suffix_tokens, groups),
-        break_mode,
-        BreakOptions(break_at, break_fixed),
-        seed,
-        concurrency=concurrency,
-        flood_requests=flood_requests or 0,
-        flood_tokens=flood_tokens,
-        cold_by=cold_by,
-        workload=workload,
-        output_tokens=output_tokens,
+        _shape(requests, prefix_tokens, suffix_tokens, groups),
+        text("break_mode", break_mode),
+        BreakOptions(whole("break_at", break_at), flag("break_fixed", break_fixed)),
+        whole("seed", seed),
+        concurrency=whole("concurrency", concurrency, 1),
+        flood_requests=whole_or_none("flood_requests", flood_requests, 0) or 0,
+        flood_tokens=whole("flood_tokens", flood_tokens, 1),
+        cold_by=text("cold_by", cold_by),
+        workload=text("workload", workload),
+        output_tokens=whole("output_tokens", output_tokens, 1),
     )
     asked = Asked(
-        block_tokens=block_tokens,
-        capacity_blocks=capacity_blocks,
-        ranks=ranks,
+        block_tokens=whole_or_none("block_tokens", block_tokens, 1),
+        capacity_blocks=whole_or_none("capacity_blocks", capacity_blocks, 1),
+        ranks=whole_or_none("ranks", ranks, 1),
         auto_flood=flood_requests is None and break_mode == "capacity",
-        vocab_range=vocab_range,
-        vocab_tokens=vocab_tokens,
+        vocab_range=None if vocab_range is None else arguments.span("vocab_range", vocab_range),
+        vocab_tokens=whole_or_none("vocab_tokens", vocab_tokens, 2),
     )
-    api = load_engine(engine)
-    if emulate and base_url is not None:
+    api = load_engine(text("engine", engine))
+    url = None if base_url is None else arguments.address("base_url", base_url)
+    if flag("emulate", emulate) and url is not None:
         raise UsageError("`base_url` names a server and `emulate` starts one", todo="give one of them")
+    named = [metrics_urls] if isinstance(metrics_urls, str) else metrics_urls
+    pages = arguments.several("metrics_urls", named, arguments.address, "give a list of addresses")
+    keys = Keys(api_key, admin_key)
+    timeout = number("timeout_s", timeout_s, lambda seconds: seconds > 0, "give a number of seconds above 0")
     with emulated(api.NAME, asked) if emulate else nullcontext() as started:
-        url, keys = started.base_url if started else base_url or api.DEFAULT_BASE_URL, Keys(api_key, admin_key)
-        async with EngineClient(api, url, tuple(metrics_urls), keys, timeout_s, concurrency) as client:
+        url = started.base_url if started else api.DEFAULT_BASE_URL if url is None else url
+        async with EngineClient(api, url, pages, keys, timeout, experiment.concurrency) as client:
             run = await prepare_run(client, asked, experiment)
             await run.walk(Unwatched())
             return run.result()
@@ -294,16 +367,20 @@ def measure(engine: str, base_url: str | None = None, **settings: Any) -> "Resul
 
     >>> measure("vllm", emulate=True, requests=8).verdict
     'healthy'
+
+    Ctrl-C ends the run and the server that it has started, and is a KeyboardInterrupt as anywhere else.
     """
-    with ThreadPoolExecutor(max_workers=1) as thread:  # which has no event loop yet
-        return thread.submit(asyncio.run, measure_async(engine, base_url, **settings)).result()
+    from hitlab.interruptible import in_a_thread
+
+    return in_a_thread(lambda: measure_async(engine, base_url, **settings))
 
 
 def read_result(path: Path | str) -> "Result | LabResult":
     """A file that `measure` or `lab run` has written. Raises InputError for any other."""
     from hitlab.results import store
 
-    return store.load_lab(Path(path)) if store.is_lab(Path(path)) else store.load(Path(path))
+    file = arguments.path("path", path)
+    return store.load_lab(file) if store.is_lab(file) else store.load(file)
 
 
 def _installed(module: str) -> Any:

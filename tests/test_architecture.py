@@ -21,6 +21,8 @@ ROOMS = {
     "tokens": ("", ""),
     "errors": ("", ""),
     "flags": ("", ""),
+    "arguments": ("", "pathlib"),
+    "interruptible": ("", "asyncio"),
     "families": ("", "pathlib"),
     "files": ("", "os pathlib zlib zstandard"),
     "cache": ("", ""),

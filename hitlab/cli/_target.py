@@ -11,7 +11,7 @@ from pathlib import Path
 from hitlab.cli import _signals
 from hitlab.cli._progress import StartProgress
 from hitlab.client.dialect import load_engine
-from hitlab.client.http import EngineClient, Keys, metrics_url
+from hitlab.client.http import WHY_NO_KEY, EngineClient, Keys, is_key, metrics_url
 from hitlab.errors import UsageError
 from hitlab.flags import in_flags
 from hitlab.measurement.asked import Asked
@@ -115,9 +115,6 @@ def _key(variable: str | None, option: str) -> str | None:
     key = os.environ.get(variable)
     if not key:
         raise UsageError(f"{option} names {variable}, which is not set", todo=f"export {variable}=...")
-    if not (key.isascii() and key.isprintable()) or key != key.strip():
-        raise UsageError(
-            f"the key in {variable}, named by {option}, has characters that no key has",
-            todo="is there a line break or a space at its end?",
-        )
+    if not is_key(key):
+        raise UsageError(f"the key in {variable}, named by {option}, has characters that no key has", todo=WHY_NO_KEY)
     return key

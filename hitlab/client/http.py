@@ -37,12 +37,33 @@ _MOST_REDIRECTS = 5
 T = TypeVar("T")
 
 
+WHY_NO_KEY = "is there a line break or a space at its end?"
+
+
+def is_key(key: object) -> bool:
+    """Whether a header can carry it as it is: printable ASCII, not empty, without spaces at its ends.
+
+    >>> is_key("sk-12"), is_key(" sk-12"), is_key("sk-12\\n"), is_key("")
+    (True, False, False, False)
+    """
+    return isinstance(key, str) and key.isascii() and key.isprintable() and key == key.strip() != ""
+
+
 @dataclass(frozen=True, slots=True)
 class Keys:
     """API keys, kept out of every repr and every file."""
 
     api: str | None = None
     admin: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for what is no key, without saying it: a library that meets it later might print it."""
+        for name, key in (("api_key", self.api), ("admin_key", self.admin)):
+            if key is not None and not is_key(key):
+                if key == "":
+                    raise UsageError(f"`{name}` is empty", todo="give a key, or leave it out")
+                what = "has characters that no key has" if isinstance(key, str) else "is no text"
+                raise UsageError(f"`{name}` {what}", todo=WHY_NO_KEY)
 
     def __repr__(self) -> str:
         return "Keys(...)"

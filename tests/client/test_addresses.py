@@ -88,8 +88,11 @@ def test_password_and_key_are_one_too_many() -> None:
 
 
 def test_key_that_no_header_carries_is_not_printed_by_the_http_library() -> None:
+    keys = Keys("sk-LEAK")
+    object.__setattr__(keys, "api", "sk-LEAK\r")  # past the check of Keys, as if that had a hole
+
     async def run(url: str) -> str:
-        async with EngineClient(load_engine("vllm"), url, keys=Keys("sk-LEAK\r")) as client:
+        async with EngineClient(load_engine("vllm"), url, keys=keys) as client:
             with pytest.raises(UnreachableError, match="can't be put into HTTP") as caught:
                 await client.facts()
             return str(caught.value)

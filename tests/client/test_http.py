@@ -8,6 +8,8 @@ import httpx
 import pytest
 import respx
 from client.callers import PROMPT, URL, ask, lifetime
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from hitlab.client.dialect import Completion
 from hitlab.client.http import Keys
@@ -19,6 +21,7 @@ from hitlab.errors import (
     ResetRefusedError,
     ServerError,
     UnreachableError,
+    UsageError,
 )
 from hitlab.tokens import Prompt, Tally
 
@@ -134,6 +137,29 @@ def test_refused_key_is_named_and_never_printed(server: respx.Router, status: in
         ask(lambda client: client.reset(), engine="sglang", keys=Keys(api="sesame"))
     assert "sesame" not in str(caught.value)
     assert "sesame" not in repr(Keys(api="sesame"))
+
+
+@given(st.text(st.characters(codec="utf-8")), st.sampled_from(["\r", "\n", "\u00e9", "\x7f", "\0", " "]))
+@example("sekr\u00e9t", "\n")
+def test_what_no_header_carries_is_no_key_and_is_never_printed(text: str, strange: str) -> None:
+    key = f"{text}-sesame{strange}"
+    wrong: list[dict[str, Any]] = [{"api": key}, {"admin": key}, {"api": key.encode()}, {"api": [key]}]
+    for keys in wrong:
+        with pytest.raises(UsageError, match=f"`{next(iter(keys))}_key`") as refused:
+            Keys(**keys)
+        assert "sesame" not in f"{refused.value!r} {refused.value} {refused.value.__context__!r}"
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1))
+def test_every_printable_key_is_sent_as_it_is(key: str) -> None:
+    assert Keys(key, key).api == key
+    assert httpx.Request("GET", URL, headers={"Authorization": f"Bearer {key}"}).headers["Authorization"][7:] == key
+
+
+def test_a_key_that_was_not_set_is_not_taken_for_none() -> None:
+    with pytest.raises(UsageError, match="`api_key` is empty; give a key, or leave it out"):
+        Keys(api="")
+    assert Keys(api=None).api is None
 
 
 def test_redirect_to_a_trailing_slash_is_followed(server: respx.Router) -> None:

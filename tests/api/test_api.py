@@ -17,11 +17,6 @@ import hitlab as hl
 from hitlab.errors import InputError, UsageError
 
 
-@pytest.fixture(scope="module")
-def chats() -> Path:
-    return Path(__file__).resolve().parent.parent / "examples" / "chats.jsonl.gz"
-
-
 def test_what_is_public_is_this_and_nothing_else() -> None:
     assert hl.__all__ == [
         "HitlabError",
