@@ -161,3 +161,19 @@ def test_kept_runs_and_labs_are_read_and_nothing_else(root: Path, tmp_path: Path
     (tmp_path / "no.json").write_text("{}")
     with pytest.raises(InputError):
         hl.read_result(tmp_path / "no.json")
+
+
+@pytest.mark.parametrize("key", ["sekrét", "sekret-tail\n", " sekret", "sekr\tt"])
+def test_a_key_that_no_header_carries_is_refused_here_and_there_and_never_printed(
+    hitlab: Hitlab, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    with pytest.raises(UsageError, match="`api_key` has characters that no key has") as refused:
+        hl.measure("vllm", "http://127.0.0.1:9", api_key=key)
+    assert "sekr" not in repr(refused.value) + str(refused.value)
+    monkeypatch.setenv("HITLAB_KEY", key)
+    ran = hitlab("measure", "--engine", "vllm", "--base-url", "http://127.0.0.1:9", "--api-key-env", "HITLAB_KEY")
+    assert (ran.status, ran.err) == (
+        2,
+        "hitlab: the key in HITLAB_KEY, named by --api-key-env, has characters that no key has; "
+        "is there a line break or a space at its end?\n",
+    )
