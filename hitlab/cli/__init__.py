@@ -12,12 +12,13 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import typer
 
 from hitlab import __version__
 from hitlab.cli import _signals
-from hitlab.errors import HitlabError, InterruptedRunError
+from hitlab.errors import HitlabError, InterruptedRunError, UsageError
 from hitlab.flags import in_flags
 
 # Each command's line on the help page, in its order: one server, what came out of it, traces. It is the first line of
@@ -65,7 +66,9 @@ def _status(argv: list[str], stops: _signals.Stops) -> int:
             argv = argv[1:]
         # Building every command costs more than `predict` itself, so only the called one is built.
         app = build_app((argv[0],)) if argv[0] in COMMANDS else _overview()
-        status: int = app(argv, prog_name="hitlab", standalone_mode=False) or 0
+        command: Any = typer.main.get_command(app)
+        _refuse_empty_paths(command)
+        status: int = command(argv, prog_name="hitlab", standalone_mode=False) or 0
         if status == _INTERRUPTED:
             raise KeyboardInterrupt
         if sys.stdout:
@@ -104,6 +107,25 @@ def build_app(commands: Iterable[str] = COMMANDS) -> typer.Typer:
         else:
             app.command(name)(module.command)
     return app
+
+
+def _refuse_empty_paths(command: Any) -> None:
+    """Have the command, or each of a group, raise UsageError for an empty path, which pathlib takes for this folder."""
+
+    def refusing(name: str, usual: Any) -> Any:
+        def convert(value: Any, *where: Any) -> Any:
+            if value == "":
+                raise UsageError(f"{name} is empty", todo="name a file or a folder, as . for the current one")
+            return usual(value, *where)
+
+        return convert
+
+    for each in getattr(command, "commands", {}).values():
+        _refuse_empty_paths(each)
+    for each in command.params:
+        if type(each.type).__name__ in ("TyperPath", "Path"):  # of typer's own click, or of the one beside it
+            name = each.opts[0] if each.opts[0].startswith("-") else each.name.upper()
+            each.type.convert = refusing(name, each.type.convert)
 
 
 def _overview() -> typer.Typer:

@@ -15,8 +15,6 @@ from hitlab.experiment.steps import load_break
 from hitlab.flags import in_flags
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
 
@@ -95,14 +93,6 @@ def note_unused_break_options(break_mode: str, at: int, fixed: bool) -> None:
 def note(text: str) -> None:
     """Print a line on stderr that begins with "note:", with flags in place of fields."""
     print(f"note: {in_flags(text)}", file=sys.stderr)
-
-
-def written(path: "Path") -> str:
-    """Where an output was written, in words: not at `path` where something else has been put since the start."""
-    from hitlab import files
-
-    place = files.written(path)
-    return str(path) if place == path else f"{place}, as {path} was changed meanwhile and is kept"
 
 
 def print_json(document: Any) -> None:

@@ -8,7 +8,7 @@ import typer
 
 from hitlab.cli import _options as opt
 from hitlab.cli import _server_options as given
-from hitlab.cli import _signals, _target
+from hitlab.cli import _signals, _target, _written
 from hitlab.cli._progress import progress
 from hitlab.errors import HitlabError, InterruptedRunError, UsageError
 from hitlab.files import Output, claim, written
@@ -121,7 +121,7 @@ def _save(recorder: Recorder | None, out: Path) -> str:
     if recorder is None or not recorder.sequences:
         return ""
     save(recorder.recording(), out)
-    return f"finished sequences: {len(recorder.sequences):,}, in {opt.written(out)}"
+    return f"finished sequences: {len(recorder.sequences):,}, in {_written.said(out)}"
 
 
 def _print_recording(kept: Recording, dropped: list[str], out: Path, as_json: bool) -> None:
@@ -132,7 +132,7 @@ def _print_recording(kept: Recording, dropped: list[str], out: Path, as_json: bo
         print(f"left out, {reason}", file=sys.stderr)
     if as_json:
         if written(out) != out:
-            opt.note(f"recording: {opt.written(out)}")
+            opt.note(f"recording: {_written.said(out)}")
         opt.print_json(
             {
                 "file": str(written(out)) if requests else None,
@@ -150,4 +150,4 @@ def _print_recording(kept: Recording, dropped: list[str], out: Path, as_json: bo
         emulated = "EMULATED " if kept.source == "emulated" else ""
         print(f"{emulated}{kept.engine} {kept.version}: {len(kept.sequences):,} sequences, {len(requests):,} requests")
         print(f"{hit_tokens:,} of {prompt_tokens:,} prompt tokens hit, as responses and counters agree")
-        print(f"recording: {opt.written(out)}; hold the model against it with: hitlab model {written(out)}")
+        print(f"recording: {_written.said(out)}; hold the model against it with: hitlab model {written(out)}")

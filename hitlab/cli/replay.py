@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hitlab.cli import _options as opt
-from hitlab.cli import _signals
+from hitlab.cli import _signals, _written
 from hitlab.cli import _trace_options as given
 from hitlab.cli._format import count, percent
 from hitlab.cli._tables import Column, fitted, sheet
@@ -91,7 +91,7 @@ def command(
     if requests_out:
         with request_file.opened(requests_out) as write:
             write(result, {})
-        print(f"requests: {opt.written(requests_out)}", file=sys.stderr)
+        print(f"requests: {_written.said(requests_out)}", file=sys.stderr)
     if as_json:
         opt.print_json(_document(result, requests, first_steady, engine_cap, per_request))
     else:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from hitlab.cli import _options as opt
+from hitlab.cli import _written
 from hitlab.errors import InputError
 from hitlab.files import Output, claim, replace
 from hitlab.report import html
@@ -33,4 +34,4 @@ def command(
         where = ", ".join(map(str, results))
         raise InputError("no results", where=where, todo="measure something first, or name another folder")
     replace(out, html.html(runs, labs, title).encode())
-    print(f"report: {opt.written(out)}, {len(runs):,} runs and {len(labs):,} labs")
+    print(f"report: {_written.said(out)}, {len(runs):,} runs and {len(labs):,} labs")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from hitlab.cli import _options as opt
-from hitlab.cli import _signals
+from hitlab.cli import _signals, _written
 from hitlab.cli import _trace_options as given
 from hitlab.cli._progress import progress
 from hitlab.errors import InterruptedRunError, UsageError
@@ -114,10 +114,10 @@ def command(
     # are in its partial file: they are no reason to replace yesterday's whole table and picture.
     if csv and not stopped:
         _points.write(points, csv, block_bytes)
-        _say(f"csv: {opt.written(csv)}")
+        _say(f"csv: {_written.said(csv)}")
     if plot and points and not stopped:
         _sweep_result.draw(wanted, points, plot, trace, weight, block_bytes)
-        _say(f"plot: {opt.written(plot)}")
+        _say(f"plot: {_written.said(plot)}")
     if as_json:
         opt.print_json(_sweep_result.document(wanted, points, trace, warmup, block_bytes, stopped is None))
     else:
@@ -134,7 +134,7 @@ def command(
             for number, (label, replayed) in enumerate(sweep_runner.replays(wanted), 1):
                 write(replayed, {"policy": label, "capacity_blocks": replayed.capacity_blocks})
                 on_progress(number, wanted.size)
-        _say(f"requests: {opt.written(requests_out)}")
+        _say(f"requests: {_written.said(requests_out)}")
     partial.unlink(missing_ok=True)
 
 

@@ -1,5 +1,6 @@
 """Writes the hit tokens of each request of a replay to a file: JSON Lines or Parquet, by the file's ending."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,10 @@ _COLUMNS = ("hit_tokens", "prompt_tokens")
 _SWEPT = ("policy", "capacity_blocks")  # the columns before them in the file of a sweep
 _MARK = {b"hitlab": b"requests"}  # in the metadata of a Parquet file
 _LINE_BYTES = 4096  # more than a row takes
+_WHOLE_BYTES = 64 * 1024**2  # a second's reading
+_LINE = re.compile(
+    rb'\{(?:"policy":"(?:[^"\\\x00-\x1f]|\\.)+","capacity_blocks":[1-9]\d*,)?"hit_tokens":\d+,"prompt_tokens":\d+\}\n'
+)
 
 Write = Callable[[Replay, dict[str, Any]], None]
 
@@ -50,22 +55,19 @@ def opened(path: Path) -> Iterator[Write]:
 def wrote(path: Path) -> bool:
     """Whether this file holds replayed requests as `opened` writes them. Raises OSError, MsgspecError, ArrowInvalid.
 
-    Of JSON Lines the first and the last line tell, of Parquet the mark in the file's metadata.
+    Of JSON Lines each line must be a row; of a file that is too large to be read at once the first and the last line
+    tell. Of Parquet it is the mark in the file's metadata.
     """
     if path.suffix == ".parquet":
         from pyarrow import parquet
 
         return _MARK.items() <= (parquet.read_schema(path).metadata or {}).items()
-    first, _, _ = beginning(path, _LINE_BYTES).partition(b"\n")
+    if path.stat().st_size <= _WHOLE_BYTES:
+        with path.open("rb") as file:
+            return all(map(_LINE.fullmatch, file))
+    first, end, _ = beginning(path, _LINE_BYTES).partition(b"\n")
     *_, last, rest = [b"", *ending(path, _LINE_BYTES).split(b"\n")]
-    return not rest and _is_row(first) and _is_row(last)
-
-
-def _is_row(line: bytes) -> bool:
-    import msgspec
-
-    row = msgspec.json.decode(line)
-    return isinstance(row, dict) and list(row) in ([*_COLUMNS], [*_SWEPT, *_COLUMNS])
+    return not rest and bool(_LINE.fullmatch(first + end) and _LINE.fullmatch(last + b"\n"))
 
 
 def _columns(replay: Replay) -> dict[str, Any]:

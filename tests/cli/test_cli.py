@@ -4,13 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from helpers import Hitlab
 
-from hitlab.cli import COMMANDS
+from hitlab.cli import COMMANDS, build_app
 from hitlab.errors import UsageError
 from hitlab.servers.emulated import server
 
@@ -80,6 +82,54 @@ def test_wrong_usage_is_one_line_and_status_2(hitlab: Hitlab, arguments: list[st
     assert says in ran.err
     assert ran.err.startswith("hitlab: ")
     assert ran.err.count("\n") == 1
+
+
+EMPTY = {
+    "TRACE": ("replay TRACE --capacity 9", "sweep TRACE", "trace info TRACE"),
+    "RESULTS": ("report RESULTS", "report . RESULTS"),
+    "RECORDING": ("model RECORDING",),
+    "FILE": ("log FILE --engine vllm",),
+    "--folder": ("results list --folder FOLDER", "results show x --folder FOLDER", "results diff x y --folder FOLDER"),
+    "--out": (
+        "report . --out OUT",
+        "record --engine vllm --emulate --out OUT",
+        "measure --engine vllm --emulate --out OUT",
+        "lab run recovery --engine vllm --emulate --out OUT",
+        "sweep x --out OUT",
+    ),
+    "--log": ("measure --engine vllm --log LOG", "lab run recovery --engine vllm --log LOG"),
+    "--csv": ("sweep x --csv CSV",),
+    "--plot": ("sweep x --plot PLOT",),
+    "--requests-out": ("sweep x --requests-out REQUESTS", "replay x --capacity 9 --requests-out REQUESTS"),
+    "--work-folder": ("sweep x --work-folder FOLDER",),
+}
+
+
+@pytest.mark.parametrize(("name", "said"), [(name, said) for name, each in EMPTY.items() for said in each])
+def test_empty_path_is_wrong_usage_and_never_the_current_folder(hitlab: Hitlab, name: str, said: str) -> None:
+    ran = hitlab(
+        *(
+            "" if each in "TRACE RESULTS RECORDING FILE FOLDER OUT LOG CSV PLOT REQUESTS" else each
+            for each in said.split()
+        )
+    )
+    assert (ran.status, ran.out) == (2, "")
+    assert ran.err.startswith(f"hitlab: {name} is empty; name a file")
+
+
+def test_every_path_of_the_command_line_is_among_them() -> None:
+    group: Any = typer.main.get_command(build_app(COMMANDS))
+
+    def paths(name: str, command: Any) -> Iterator[str]:
+        for child, below in getattr(command, "commands", {}).items():
+            yield from paths(f"{name} {child}".strip(), below)
+        for each in command.params:
+            if type(each.type).__name__ in ("TyperPath", "Path", "FuncParamType"):
+                yield f"{name} {each.opts[0] if each.opts[0].startswith('-') else each.name.upper()}"
+
+    for path in paths("", group):
+        command, _, name = path.rpartition(" ")
+        assert any(said.startswith(command) for said in EMPTY[name]), path
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -14,9 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hitlab.cache.sizes import CacheSizes
-from hitlab.cli import COMMANDS, build_app
+from hitlab.cli import COMMANDS, _points, build_app
+from hitlab.errors import InputError
 from hitlab.files import outputs
 from hitlab.servers.emulated import server as emulate
+from hitlab.simulation import request_file
+from hitlab.simulation.sweep import Point
 
 TRACE = b"".join(
     json.dumps({"timestamp": at, "input_length": 1024, "hash_ids": [at % 3, 9]}).encode() + b"\n" for at in range(40)
@@ -226,6 +229,81 @@ def test_table_of_points_that_somebody_went_on_with_is_not_hitlabs_any_more(ask:
     for more in (b"a note\n", written, b"lru,1\n", b"\xff\n"):
         file.write_bytes(written + more)
         assert (ask(WRITERS[0], file).status, file.read_bytes()) == (1, written + more)
+
+
+ROW = ["lru", "2", "2", "10240", "40960", "0.25", "0.25", "5120", "20480", "0.25", "0.25"]
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        *((column, "") for column in range(11)),
+        *((column, "1.0") for column in (1, 2, 3, 4, 7, 8)),
+        *((column, cell) for column in (5, 6, 9, 10) for cell in ("0.250", "-0.25", "25", "nan", ".25")),
+        (0, "mine"),
+        (0, "LRU"),
+        (0, "mine: with a note"),
+        (3, "note"),
+        (1, "0"),
+        (10, "0.25,7"),
+    ],
+)
+def test_table_with_a_row_that_hitlab_would_not_write_is_not_hitlabs(tmp_path: Path, column: int, cell: str) -> None:
+    file = tmp_path / "points.csv"
+    for row, ours in ((ROW, True), ([*ROW[:column], cell, *ROW[column + 1 :]], False)):
+        file.write_text("\r\n".join([",".join(_points._columns()), ",".join(ROW), ",".join(row), ""]))
+        if ours:
+            assert _points.wrote(file)
+        else:
+            with pytest.raises(InputError, match="exists and is not a table of points"):
+                outputs.claim([outputs.Output("--csv", file, "a table of points", _points.wrote)])
+
+
+def test_table_of_a_trace_without_tokens_has_empty_rates_and_is_hitlabs(tmp_path: Path) -> None:
+    file = tmp_path / "points.csv"
+    _points.write([Point("s3fifo:max_freq=1", 10, 0, 0, 0, None, None, 0, 0, None, None)], file, 8)
+    assert _points.wrote(file)
+    file.write_text(file.read_text().replace(",,", ",0.0,", 1))
+    assert not _points.wrote(file)
+
+
+LINE = b'{"policy":"lru","capacity_blocks":2,"hit_tokens":0,"prompt_tokens":9}\n'
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"a note\n",
+        b"\n",
+        b'{"hit_tokens":0,"prompt_tokens":9,"note":"mine"}\n',
+        b'{"hit_tokens": 0, "prompt_tokens": 9}\n',
+        b'{"hit_tokens":"0","prompt_tokens":9}\n',
+        b'{"hit_tokens":0,"prompt_tokens":9}\r\n',
+        b'{"policy":"","capacity_blocks":2,"hit_tokens":0,"prompt_tokens":9}\n',
+        b'{"hit_tokens":0,"prompt_tokens":9} {"hit_tokens":0,"prompt_tokens":9}\n',
+    ],
+)
+def test_requests_with_a_foreign_line_among_them_are_not_hitlabs(tmp_path: Path, foreign: bytes) -> None:
+    file = tmp_path / "requests.jsonl"
+    for at in range(4):
+        lines = [LINE] * 3
+        file.write_bytes(b"".join(lines))
+        assert request_file.wrote(file)
+        lines.insert(at, foreign)
+        file.write_bytes(b"".join(lines))
+        assert not request_file.wrote(file)
+    file.write_bytes(LINE + LINE[:-1])
+    assert not request_file.wrote(file)
+
+
+def test_requests_that_are_too_many_to_read_are_known_by_first_and_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_file, "_WHOLE_BYTES", 100)
+    file = tmp_path / "requests.jsonl"
+    for lines, ours in (([LINE, b"x\n", LINE], True), ([b"x\n", LINE, LINE], False), ([LINE, LINE, b"x\n"], False)):
+        file.write_bytes(b"".join(lines))
+        assert request_file.wrote(file) == ours
 
 
 def test_pictures_of_a_lab_replace_no_file(hitlab: Hitlab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
