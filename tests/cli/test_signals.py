@@ -348,9 +348,8 @@ def called_from_c():
 
 with _signals.handled() as stops:
     try:
-        if sys.argv[1] == "c":
-            called_from_c()
-        elif sys.argv[1] == "weak":
+        sys.argv[1] == "c" and called_from_c()
+        if sys.argv[1] == "weak":
             thing = Thing()
             weak = weakref.ref(thing, lambda _: signal.raise_signal(signal.SIGTERM))
         thing = None if sys.argv[1] == "weak" else Thing()
