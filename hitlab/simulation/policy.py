@@ -136,10 +136,12 @@ def check(policy: Policy, capacity_blocks: int, options: Mapping[str, Option] | 
     if not 1 <= capacity_blocks <= MAX_CAPACITY_BLOCKS:
         raise UsageError(f"a capacity of {capacity_blocks} blocks", todo=f"choose 1 to {MAX_CAPACITY_BLOCKS}")
     known = options_of(policy)
-    for name in options or {}:
+    for name, value in (options or {}).items():
         if name not in known:
             takes = f"takes {', '.join(known)}" if known else "takes none"
             raise UsageError(f"{policy.NAME} has no option {name}", todo=f"it {takes}")
+        if isinstance(known[name], int) and not isinstance(value, int):
+            raise UsageError(f"{policy.NAME}'s {name} is {value}", todo="give a whole number")
     effective = known | dict(options or {})
     try:
         policy.new(Trace.of([], 1), capacity_blocks, **effective)

@@ -160,6 +160,7 @@ def test_the_plot_names_each_line_and_both_axes(hitlab: Hitlab, chats: Path, her
         (("--weight", "block"), "no weight named 'block'"),
         (("--policy", "nobody"), "no policy named 'nobody'"),
         (("--policy", "s3fifo:depth=1"), "has no option depth"),
+        (("--policy", "s3fifo:max_freq=1.5"), "S3FIFO's max_freq is 1.5; give a whole number"),
         (("--policy", "s3fifo,lirs", "--capacity", "1,100"), "leave the small queue empty"),
     ],
 )
