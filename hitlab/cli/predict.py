@@ -6,7 +6,6 @@ import typer
 
 from hitlab.cli import _options as opt
 from hitlab.cli._format import percent
-from hitlab.client.dialect import load_engine
 from hitlab.experiment.closed_form import check_shape, shape_of
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.prediction import PhasePrediction, Prediction, predict
@@ -118,7 +117,12 @@ def _phase_rows(found: Prediction) -> list[dict[str, object]]:
 
 
 def _block_tokens(block_size: int | None, engine: str | None) -> int:
-    default = DEFAULT_BLOCK_TOKENS if engine is None else int(load_engine(engine).DEFAULT_BLOCK_TOKENS)
+    if engine is None:
+        default = DEFAULT_BLOCK_TOKENS
+    else:
+        from hitlab.client.dialect import load_engine
+
+        default = int(load_engine(engine).DEFAULT_BLOCK_TOKENS)
     return default if block_size is None else block_size
 
 

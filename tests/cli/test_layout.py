@@ -18,6 +18,7 @@ from hitlab.cli import COMMANDS, build_app
 AT_THE_POINT_OF_USE = {
     "_options.py": {"msgspec", "rich.console"},
     "_signals.py": {"asyncio"},
+    "predict.py": {"hitlab.client.dialect"},
     "replay.py": {"hitlab.simulation"},
     "sweep.py": {"hitlab.cli", "hitlab.simulation", "hitlab.simulation.hit_curve"},
     "trace.py": {"hitlab.simulation"},
