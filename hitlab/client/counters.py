@@ -1,7 +1,7 @@
 """An engine's token counters at one moment, and waiting until they hold everything that was sent."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from operator import add
@@ -173,6 +173,11 @@ class Move:
         )
 
 
+def added_up(moves: Sequence[Move]) -> Move:
+    """The moves of several parts together; of none, nothing."""
+    return reduce(add, moves) if moves else Move(Part())
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """A server's token counters at one moment, of every part that its pages tell apart."""
@@ -207,8 +212,11 @@ class Counters:
 
     def move(self, before: "Counters") -> Move:
         """The same added up; only where they are not `mixed` its rates mean something."""
-        moves = self.moves(before)
-        return reduce(add, moves) if moves else Move(Part())
+        return added_up(self.moves(before))
+
+    def evicted_since(self, before: "Counters") -> int | None:
+        """Tokens evicted since an earlier reading; None where the engine does not count them."""
+        return None if self.evicted_tokens is None else self.evicted_tokens - (before.evicted_tokens or 0)
 
     def since(self, before: "Counters") -> tuple[Tally, str]:
         """Tokens counted since an earlier reading, and what they were read from; nothing and "" without a pair."""

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from hitlab.client import counters
-from hitlab.client.counters import Counters, Move, wait_for_counters
+from hitlab.client.counters import Counters, wait_for_counters
 from hitlab.errors import CountersFellError
 
 
@@ -76,7 +76,3 @@ class CounterLedger:
     def settle(self) -> None:
         """Take what was counted for what was sent, so that a difference is told once."""
         self.sent_tokens = self.counted_tokens
-
-    def moved(self, before: Counters, after: Counters) -> Move:
-        """What was counted between two readings since the baseline."""
-        return after.move(before)

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from hitlab import __version__
-from hitlab.client.counters import Counters, Move
+from hitlab.client.counters import Move
 from hitlab.client.dialect import EngineApi, ServerFacts
 from hitlab.client.http import Answer
 from hitlab.experiment.closed_form import phase_tally
@@ -55,11 +55,6 @@ class Answers:
     def median_latency_s(self) -> float:
         """Of one POST, from sending it to the last byte of its answer."""
         return sorted(self.latencies_s)[len(self.latencies_s) // 2]
-
-
-def evicted_between(before: Counters, after: Counters) -> int | None:
-    """Tokens evicted between two readings; None where the engine does not count them."""
-    return None if after.evicted_tokens is None else after.evicted_tokens - (before.evicted_tokens or 0)
 
 
 def phase_result(

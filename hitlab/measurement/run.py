@@ -25,7 +25,7 @@ from hitlab.experiment.shape import Phase
 from hitlab.experiment.steps import Act
 from hitlab.measurement.asked import Asked
 from hitlab.measurement.checks import CheckName, Checks
-from hitlab.measurement.outcome import Answers, evicted_between, phase_notes, phase_result, run_result
+from hitlab.measurement.outcome import Answers, phase_notes, phase_result, run_result
 from hitlab.measurement.prepare import Prepared, ask, log_counters, prepare
 from hitlab.results.run_result import PhaseResult, Result
 from hitlab.tokens import Prompt
@@ -156,7 +156,7 @@ class Run:
         before = await self._read_counters()
         answer = await self._request(canary)
         after = await self._read_counters()
-        moved = self._ledger.moved(before, after)
+        moved = after.move(before)
         if answer.completion.cached_tokens or moved.external.hit_tokens or moved.hit_tokens:
             where = "a tier behind the cache" if moved.external.hit_tokens else "the cache"
             self._checks.fail(
@@ -252,7 +252,7 @@ class Run:
         """The first request after a reset finds nothing, here or in a tier behind the cache."""
         self._just_reset = False
         self._checks.made(CheckName.COLD_START)
-        moved = self._ledger.moved(before, await self._read_counters())
+        moved = (await self._read_counters()).move(before)
         hit, external = moved.hit_tokens or 0, moved.external.hit_tokens
         if hit or external:
             where = f"{external:,} of them external" if external else "in the cache"
@@ -288,7 +288,7 @@ class Run:
 
     def _tally(self, phase: Phase, answers: Answers, before: Counters, after: Counters) -> None:
         """Keep a measured phase, and hold what its responses report against the counters."""
-        moved = self._ledger.moved(before, after)
+        moved = after.move(before)
         if wrong := moved.part.lacks or moved.contradiction:
             self._checks.fail(CheckName.COUNTERS_READABLE, f"{phase.name}: {wrong}")
         reported, hit = answers.cached_tokens, moved.hit_tokens or 0
@@ -300,7 +300,7 @@ class Run:
                     f"{phase.name}: {reported:,} cached tokens in the responses, {hit:,} in the counters",
                 )
         result = phase_result(
-            phase, self.prepared.plan, self.prepared.facts, answers, moved, evicted_between(before, after)
+            phase, self.prepared.plan, self.prepared.facts, answers, moved, after.evicted_since(before)
         )
         self._notes += phase_notes(result, answers)
         self.phases.append(result)

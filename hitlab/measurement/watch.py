@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from hitlab.client.counters import Counters, Move, Part
+from hitlab.client.counters import Counters, Move, Part, added_up
 from hitlab.client.http import EngineClient
 from hitlab.errors import ServerError
 from hitlab.experiment.closed_form import matchable_tokens
@@ -115,11 +115,10 @@ class Meter:
             self.restarts += 1
             return Interval(kind="restart", at_utc=at_utc, seconds=seconds, detail=restarted)
         moves = now.moves(before)
-        evicted = None
-        if now.evicted_tokens is not None:
-            evicted = now.evicted_tokens - (before.evicted_tokens or 0)
+        evicted = now.evicted_since(before)
+        if evicted is not None:
             self.evicted_tokens = (self.evicted_tokens or 0) + evicted
-        moved = now.move(before)
+        moved = added_up(moves)
         self.total = self.total + moved if self.intervals else moved
         for move in moves:
             owner = move.part.owner
