@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from helpers import Hitlab
+from helpers import Hitlab, kept_result
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,41 +21,13 @@ from hitlab.flags import FLAGS
 from hitlab.measurement.asked import Asked
 from hitlab.results import store
 from hitlab.results.reproduce import LAB_ONLY, experiment_fields, measure_command
-from hitlab.results.run_result import EngineInfo, Result, ServerAsked
+from hitlab.results.run_result import Result, ServerAsked
 
 
 def result_of(experiment: Experiment, server: ServerAsked | None) -> Result:
     """A kept result of this experiment, of whose measured part nothing matters here."""
     started = server is not None and server.start == "emulate"
-    return Result(
-        schema_version=1,
-        hitlab_version="0",
-        started_utc="2026-11-29T23:01:43+00:00",
-        engine=EngineInfo(
-            name="vllm",
-            title="vLLM",
-            version="0.32.0",
-            model="tiny",
-            base_url="http://h:8000",
-            block_tokens=16,
-            capacity_blocks=2047,
-            data_parallel_ranks=1,
-            source="emulated" if started else "real",
-        ),
-        experiment=experiment,
-        phases=[],
-        checks=[],
-        complete=True,
-        valid=True,
-        agrees=True,
-        verdict="healthy",
-        explanation="",
-        notes=[],
-        seed=experiment.seed,
-        counters_before={},
-        counters_after={},
-        server=server,
-    )
+    return kept_result(experiment, "emulated" if started else "real", server=server)
 
 
 def parsed(command: str) -> tuple[_target.Target, Experiment, Asked, Path | None]:

@@ -3,42 +3,16 @@
 from pathlib import Path
 
 import msgspec
+from helpers import kept_result
 
 from hitlab.experiment.plan import Experiment
 from hitlab.experiment.shape import SharedPrefix
 from hitlab.results import store
-from hitlab.results.run_result import EngineInfo, Result
+from hitlab.results.run_result import Result
 
 
 def result(source: str = "real", complete: bool = True) -> Result:
-    return Result(
-        schema_version=1,
-        hitlab_version="0",
-        started_utc="2026-11-29T23:01:43+00:00",
-        engine=EngineInfo(
-            name="vllm",
-            title="vLLM",
-            version="0.32.0",
-            model="tiny",
-            base_url="http://h:8000",
-            block_tokens=16,
-            capacity_blocks=2047,
-            data_parallel_ranks=1,
-            source=source,
-        ),
-        experiment=Experiment(SharedPrefix(64, 1000, 200), "capacity"),
-        phases=[],
-        checks=[],
-        complete=complete,
-        valid=True,
-        agrees=True,
-        verdict="healthy",
-        explanation="",
-        notes=[],
-        seed=0,
-        counters_before={},
-        counters_after={},
-    )
+    return kept_result(Experiment(SharedPrefix(64, 1000, 200), "capacity"), source, complete=complete)
 
 
 def test_result_is_read_back_as_it_was(tmp_path: Path) -> None:
